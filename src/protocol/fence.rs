@@ -1,0 +1,296 @@
+//! The fence: the row that a token is checked against, and the verdict on an operation.
+//!
+//! Owns rows as values and the comparison (I1: an operation is sent only while its own credential's
+//! token, owner and incarnation are the row's; I2: it is looked up before it is refused or sent).
+//! Never reads a clock: `now` is the database's, read in a statement after the lock was got.
+
+use crate::protocol::lease::{
+    BatchSeq, DbTime, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Nonce, Owner,
+    RequestId,
+};
+use crate::protocol::ledger::{Batch, LedgerPartition};
+use crate::protocol::operation::{Accepted, Fingerprint, OperationId, Stored};
+use crate::protocol::refusal::{Refusal, SideEffect};
+
+/// A lease's fence row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FenceRow {
+    /// Installed token; 0 before the first.
+    pub token: FencingToken,
+    /// Its holder.
+    pub owner: Owner,
+    /// Incarnation that issued it.
+    pub incarnation: Incarnation,
+    /// Last batch known to Postgres.
+    pub seq: BatchSeq,
+    /// Mark of the last open; a handle with another is not usable.
+    pub nonce: Option<Nonce>,
+    /// Gateway of the last open; a hint.
+    pub home: Option<InstanceId>,
+    /// Where the lease's ledger records stand.
+    pub partition: LedgerPartition,
+    /// Why nobody may write, if so.
+    pub quarantine: Option<String>,
+}
+
+/// A lease's lease row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LeaseRow {
+    /// Who holds or held it.
+    pub owner: Owner,
+    /// Which worker identity acquired it.
+    pub identity: Identity,
+    /// Token of that acquire.
+    pub token: FencingToken,
+    /// First instant at which the lease is over.
+    pub expires_at: DbTime,
+    /// Given back.
+    pub released: bool,
+    /// Time to live of the last acquire or renew.
+    pub ttl_ms: u64,
+    /// The last acquire's request id.
+    pub request_id: Option<RequestId>,
+}
+
+impl LeaseRow {
+    /// The one rule of validity: a lease is held iff now < `expires_at` and it was not given back.
+    #[must_use]
+    pub fn is_held(&self, now: DbTime) -> bool {
+        self.token.0 > 0 && !self.released && now < self.expires_at
+    }
+}
+
+/// Everything read under a fence row's lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Locked {
+    /// The fence row, locked.
+    pub fence: FenceRow,
+    /// The lease row, read after the lock (and locked itself if asked for).
+    pub lease: LeaseRow,
+    /// The database's clock, read after the locks.
+    pub now: DbTime,
+    /// The database's incarnation, read in the same transaction.
+    pub incarnation: Incarnation,
+    /// Those of the asked operation ids that are already accepted.
+    pub found: Vec<Stored>,
+}
+
+/// The facts of a fencing credential. They prove who, never whether still.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Credential {
+    /// Lease that it is for.
+    pub lease: LeaseName,
+    /// Holder.
+    pub owner: Owner,
+    /// Token.
+    pub token: FencingToken,
+    /// Incarnation of the token.
+    pub incarnation: Incarnation,
+    /// When it is over, in whole seconds since 1970 (JWT `exp`).
+    pub expires_s: i64,
+    /// When it was made, in whole seconds since 1970 (JWT `iat`).
+    pub issued_s: i64,
+}
+
+/// Verdict on an operation under the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Accepted before, with the same records.
+    Replay(Stored),
+    /// May be sent in this very transaction.
+    Live,
+    /// Not now, or never.
+    Refused(Refusal),
+    /// A valid credential above the row: Postgres may have gone back.
+    Ahead,
+}
+
+/// Judges one operation. The order is the rule: found first, then the token, then the lease.
+#[must_use]
+pub fn judge(
+    locked: &Locked,
+    credential: &Credential,
+    id: &OperationId,
+    fingerprint: &Fingerprint,
+    retention_s: i64,
+) -> Verdict {
+    if let Some(stored) = locked.found.iter().find(|s| s.accepted.id == *id) {
+        return if stored.accepted.fingerprint == *fingerprint {
+            Verdict::Replay(stored.clone())
+        } else {
+            Verdict::Refused(Refusal::OperationConflict)
+        };
+    }
+    match standing(locked, credential, retention_s) {
+        Standing::Live => Verdict::Live,
+        Standing::Ahead => Verdict::Ahead,
+        Standing::Over(refusal) => Verdict::Refused(refusal),
+    }
+}
+
+/// How a credential stands against the rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Token, owner and incarnation are the row's and the lease is held.
+    Live,
+    /// Its token is above the row's.
+    Ahead,
+    /// Anything else, with what may be said of an operation that was *not found*.
+    Over(Refusal),
+}
+
+/// Compares a credential with the rows.
+#[must_use]
+pub fn standing(locked: &Locked, credential: &Credential, retention_s: i64) -> Standing {
+    let (fence, lease) = (&locked.fence, &locked.lease);
+    let current = fence.token;
+    // An operation of a credential this old may have been purged already: nothing is provable.
+    let aged = locked.now.seconds().saturating_sub(credential.issued_s) > retention_s;
+    let provable = if aged { SideEffect::Maybe } else { SideEffect::None };
+    if fence.quarantine.is_some() {
+        return Standing::Over(Refusal::Quarantined);
+    }
+    if credential.token > current {
+        return Standing::Ahead;
+    }
+    if credential.token < current {
+        return Standing::Over(Refusal::StaleToken { current, side_effect: provable });
+    }
+    if credential.incarnation != fence.incarnation || credential.owner != fence.owner {
+        let side_effect = SideEffect::Maybe;
+        return Standing::Over(Refusal::StaleToken { current, side_effect });
+    }
+    if lease.released {
+        return Standing::Over(Refusal::LeaseReleased { current, side_effect: provable });
+    }
+    if !lease.is_held(locked.now) {
+        let side_effect = SideEffect::Maybe;
+        return Standing::Over(Refusal::LeaseExpired { current, side_effect });
+    }
+    if credential.expires_s <= locked.now.seconds() {
+        return Standing::Over(Refusal::CredentialExpired);
+    }
+    Standing::Live
+}
+
+/// What an open of a token leaves in this process; it exists only after its COMMIT is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Handle {
+    /// Token.
+    pub token: FencingToken,
+    /// Holder.
+    pub owner: Owner,
+    /// Incarnation of the token.
+    pub incarnation: Incarnation,
+    /// Mark of the open.
+    pub nonce: Nonce,
+    /// Last batch seq; the next batch is one above.
+    pub seq: BatchSeq,
+}
+
+impl Handle {
+    /// I3: a handle may send only while the row still is the one that its open (or its last batch)
+    /// left behind.
+    #[must_use]
+    pub fn matches(&self, fence: &FenceRow, home: InstanceId) -> bool {
+        fence.nonce == Some(self.nonce)
+            && fence.seq == self.seq
+            && fence.token == self.token
+            && fence.owner == self.owner
+            && fence.incarnation == self.incarnation
+            && fence.home == Some(home)
+    }
+}
+
+/// What a locked session writes, together with its COMMIT. Each is one decision.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// A takeover or first acquire: token, owner, expiry counted from this step's clock.
+    Install {
+        /// New token.
+        token: FencingToken,
+        /// New holder.
+        owner: Owner,
+        /// Identity that asked.
+        identity: Identity,
+        /// Time to live.
+        ttl_ms: u64,
+        /// The acquire's request id.
+        request_id: Option<RequestId>,
+        /// The database's incarnation, read under this lock.
+        incarnation: Incarnation,
+        /// Mark of this open.
+        nonce: Nonce,
+        /// Seq after the redo.
+        seq: BatchSeq,
+        /// A batch that only Kafka knew.
+        redo: Option<Batch>,
+    },
+    /// Same token, new producer: never touches expiry or `released`.
+    Reopen {
+        /// Mark of this open.
+        nonce: Nonce,
+        /// Seq after the redo.
+        seq: BatchSeq,
+        /// A batch that only Kafka knew.
+        redo: Option<Batch>,
+    },
+    /// An accepted batch.
+    Record {
+        /// Its number.
+        seq: BatchSeq,
+        /// Its operations.
+        operations: Vec<Accepted>,
+    },
+    /// The holder gives the lease back. With a nonce if the producer was initialised for it.
+    Release {
+        /// Mark of this open, if one was needed.
+        nonce: Option<Nonce>,
+        /// Seq after the redo.
+        seq: BatchSeq,
+        /// A batch that only Kafka knew.
+        redo: Option<Batch>,
+    },
+    /// An expired lease's unknown operations are decided; its token never lives again.
+    Settle {
+        /// Mark of this open.
+        nonce: Nonce,
+        /// Seq after the redo.
+        seq: BatchSeq,
+        /// A batch that only Kafka knew.
+        redo: Option<Batch>,
+    },
+    /// The row's token was burnt by a failed takeover: expire its lease.
+    Retire {
+        /// Mark of this open.
+        nonce: Nonce,
+        /// Seq after the redo.
+        seq: BatchSeq,
+        /// A batch that only Kafka knew.
+        redo: Option<Batch>,
+    },
+    /// Nobody may write until an operator has decided.
+    Quarantine {
+        /// Why, in words for the operator.
+        reason: String,
+    },
+    /// `replace: true`: the expiry of the token that was seen.
+    Expire,
+    /// An open that failed: nothing but a fresh nonce.
+    Nonce {
+        /// Mark of the failed open.
+        nonce: Nonce,
+    },
+}
+
+/// What a COMMIT that is known to have succeeded tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Committed {
+    /// The lease's expiry as it is now.
+    pub expires_at: DbTime,
+    /// The clock of the statement that wrote.
+    pub now: DbTime,
+}
+
+#[cfg(test)]
+mod tests;
