@@ -3,6 +3,7 @@
 //! Layers, each importing only to the right (a test holds it):
 //! `main -> cli -> serve` · `serve -> http, engine, postgres, kafka` · `http -> engine, protocol` ·
 //! `postgres, kafka -> engine::ports, protocol` · `engine -> protocol` · `protocol -> nothing`.
+#![doc = include_str!("ARCHITECTURE.md")]
 #![cfg_attr(
     test,
     allow(
@@ -13,7 +14,14 @@
     )
 )]
 
+pub mod audit;
+pub mod cli;
+pub mod config;
 pub mod engine;
 pub mod failpoint;
+pub mod http;
+pub mod kafka;
+pub mod postgres;
 pub mod protocol;
+pub mod serve;
 pub mod telemetry;

@@ -1,0 +1,144 @@
+//! The commands: what may be asked on the command line, and what it is answered.
+//!
+//! Owns arguments, output and exit codes: 0 done, 1 found something (audit), 2 failed. Never does a
+//! command's work itself.
+
+mod tokens;
+
+use crate::config::{Config, DEFAULT_PATH};
+use crate::{serve, telemetry};
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use std::future::Future;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const FOUND: u8 = 1;
+
+/// An exclusive produce gateway for Kafka.
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version)]
+pub struct Cli {
+    /// Configuration file.
+    #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves the gateway until it is told to stop.
+    Serve,
+    /// Brings the database's schema up to date, as its owner.
+    Migrate(Migrate),
+    /// Keys and hashes.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Bearer tokens.
+    #[command(subcommand)]
+    Token(Token),
+    /// Reads a topic back and reports what must never be in it; exit code 1 if there is any.
+    Audit(Audit),
+}
+
+#[derive(Debug, Args)]
+struct Migrate {
+    /// URL of the database's owner role, not the gateway's.
+    #[arg(long, env = "DATABASE_OWNER_URL", hide_env_values = true, value_name = "URL")]
+    database_url: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Keys {
+    /// Makes an Ed25519 key that signs credentials, writes it to a new file, prints its id.
+    Generate {
+        /// Where to; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Reads a token from standard input and prints its SHA-256, as the configuration wants it.
+    Hash,
+}
+
+#[derive(Debug, Subcommand)]
+enum Token {
+    /// Prints a new random token for a worker and the hash of it for the configuration.
+    Worker,
+}
+
+#[derive(Debug, Args)]
+struct Audit {
+    /// The topic.
+    #[arg(long)]
+    topic: String,
+}
+
+/// Does what was asked.
+pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let config = cli.config;
+    match cli.command {
+        Command::Serve => {
+            telemetry::init()?;
+            let config = load(&config)?;
+            block_on(serve::run(config))?
+        }
+        Command::Migrate(migrate) => {
+            telemetry::init()?;
+            block_on(async move { serve::migrate(&migrate.database_url).await })?
+        }
+        Command::Keys(Keys::Generate { out }) => {
+            let kid = serve::signing::generate(&out)?;
+            print(&format!("kid {kid}"))
+        }
+        Command::Keys(Keys::Hash) => print(&tokens::hash_of(std::io::stdin().lock())?),
+        Command::Token(Token::Worker) => {
+            let token = tokens::random()?;
+            let hash = tokens::hash(&token);
+            print(&format!("token        {token}\ntoken_sha256 {hash}"))
+        }
+        Command::Audit(audit) => {
+            telemetry::init()?;
+            let clean = block_on(serve::audit::run(load(&config)?, audit.topic))?;
+            return Ok(if clean? { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> anyhow::Result<Config> {
+    Config::load(path).with_context(|| format!("configuration {}", path.display()))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    Ok(runtime.context("the async runtime")?.block_on(future))
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{text}").context("standard output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_command_takes_a_configuration() {
+        Cli::command().debug_assert();
+        for command in [
+            &["serve"][..],
+            &["migrate", "--database-url", "postgres://x"],
+            &["keys", "generate", "--out", "x"],
+            &["keys", "hash"],
+            &["token", "worker"],
+            &["audit", "--topic", "t"],
+        ] {
+            let line = ["fencepost"].iter().chain(command).chain(&["--config", "c"]);
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert_eq!(cli.config, PathBuf::from("c"));
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Problem documents (RFC 9457): the catalogue of codes, and how a refusal becomes an answer.
+//!
+//! Owns the only mapping to status codes. Never shows a cause: no SQL, host, stack or parser text;
+//! a detail is written here or by the check that refused, for the caller to act on.
+
+use crate::protocol::lease::{FencingToken, LeaseName};
+use crate::protocol::refusal::{RecordRefused, Refusal, SideEffect};
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// When the same call may be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The same request will be refused again.
+    Never,
+    /// With the same `Idempotency-Key` and the same body.
+    SameKey,
+    /// Later.
+    Later,
+    /// After acquiring the lease again.
+    Reacquire,
+}
+
+impl Retry {
+    /// As it stands in a problem document.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::SameKey => "same_key",
+            Self::Later => "later",
+            Self::Reacquire => "reacquire",
+        }
+    }
+}
+
+macro_rules! catalogue {
+    ($($code:ident $name:literal $status:ident $retry:ident $title:literal,)*) => {
+        /// Every code that an answer can carry.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code {
+            $(#[doc = $title] $code,)*
+        }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$code,)*];
+
+            /// The code as it stands in a problem document.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$code => $name,)* }
+            }
+
+            /// Its status.
+            #[must_use]
+            pub fn status(self) -> StatusCode {
+                match self { $(Self::$code => StatusCode::$status,)* }
+            }
+
+            /// Its title.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$code => $title,)* }
+            }
+
+            /// What the caller may do.
+            #[must_use]
+            pub fn retry(self) -> Retry {
+                match self { $(Self::$code => Retry::$retry,)* }
+            }
+        }
+    };
+}
+
+catalogue! {
+    MalformedBody "malformed_body" BAD_REQUEST Never "The body is not one JSON document",
+    MissingIdempotencyKey "missing_idempotency_key" BAD_REQUEST Never
+        "The Idempotency-Key header is missing or repeated",
+    CredentialMissing "credential_missing" UNAUTHORIZED Never "No bearer credential was sent",
+    CredentialInvalid "credential_invalid" UNAUTHORIZED Never "The credential is not valid here",
+    CredentialExpired "credential_expired" UNAUTHORIZED Reacquire "The credential has expired",
+    WrongLease "wrong_lease" FORBIDDEN Never "The credential is for another lease",
+    TopicNotAllowed "topic_not_allowed" FORBIDDEN Never "The topic may not be written to",
+    NotAllowed "not_allowed" FORBIDDEN Never "The identity may not do this",
+    LeaseNotFound "lease_not_found" NOT_FOUND Never "Nobody has ever acquired this lease",
+    TopicNotFound "topic_not_found" NOT_FOUND Never "The topic does not exist",
+    PartitionNotFound "partition_not_found" NOT_FOUND Never "The partition does not exist",
+    PathNotFound "path_not_found" NOT_FOUND Never "Nothing is served at this path",
+    MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED Never
+        "The path does not take this method",
+    SlowBody "slow_body" REQUEST_TIMEOUT SameKey "The body did not arrive in time",
+    LeaseHeld "lease_held" CONFLICT Later "The lease is held by somebody else",
+    OperationInFlight "operation_in_flight" CONFLICT SameKey
+        "An identical operation is still under way",
+    StaleToken "stale_token" PRECONDITION_FAILED Reacquire "A newer token is installed",
+    LeaseExpired "lease_expired" PRECONDITION_FAILED Reacquire "The lease has expired",
+    LeaseReleased "lease_released" PRECONDITION_FAILED Reacquire "The lease was released",
+    BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE Never "The request is too large",
+    RecordTooLarge "record_too_large" PAYLOAD_TOO_LARGE Never "A record is too large",
+    UnsupportedMediaType "unsupported_media_type" UNSUPPORTED_MEDIA_TYPE Never
+        "The body must be plain application/json",
+    HomedElsewhere "homed_elsewhere" MISDIRECTED_REQUEST SameKey
+        "Another gateway is this lease's home",
+    OperationConflict "operation_conflict" UNPROCESSABLE_ENTITY Never
+        "The operation id is committed with other records",
+    OperationTooOld "operation_too_old" UNPROCESSABLE_ENTITY Never
+        "The operation id is older than what is remembered",
+    InvalidMember "invalid_member" UNPROCESSABLE_ENTITY Never "Part of the request is not valid",
+    Busy "busy" TOO_MANY_REQUESTS SameKey "Too much is waiting",
+    PostgresUnavailable "postgres_unavailable" SERVICE_UNAVAILABLE SameKey
+        "Postgres cannot be asked at the moment",
+    KafkaUnavailable "kafka_unavailable" SERVICE_UNAVAILABLE SameKey
+        "Kafka cannot be written to at the moment",
+    ProducerFenced "producer_fenced" SERVICE_UNAVAILABLE SameKey
+        "Another producer uses this lease's transactional.id",
+    ShuttingDown "shutting_down" SERVICE_UNAVAILABLE SameKey "This gateway is stopping",
+    Quarantined "quarantined" SERVICE_UNAVAILABLE Later "The lease waits for an operator",
+    KafkaDenied "kafka_denied" SERVICE_UNAVAILABLE Never "Kafka denies the gateway a right",
+    OutcomeUnknown "outcome_unknown" GATEWAY_TIMEOUT SameKey "The outcome is not known",
+    InternalError "internal_error" INTERNAL_SERVER_ERROR SameKey "The gateway failed",
+}
+
+/// Members that only some problems have.
+#[derive(Debug, Clone, Default, Serialize)]
+struct More {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pointer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameter: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_bytes: Option<u64>,
+}
+
+/// One refusal, as the caller will read it.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    code: Code,
+    detail: Cow<'static, str>,
+    side_effect: SideEffect,
+    more: Box<More>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    code: &'static str,
+    retry: &'static str,
+    side_effect: &'static str,
+    #[serde(flatten)]
+    more: &'a More,
+}
+
+/// Set by a load test later, perhaps; until then a short wait that a person would choose.
+const BUSY_RETRY_MS: u64 = 250;
+const STORE_RETRY_MS: u64 = 1_000;
+const OPERATOR_RETRY_MS: u64 = 30_000;
+
+impl Problem {
+    /// A request that was refused before it became an operation: nothing of it was sent, except
+    /// where the code itself says that this is not known.
+    pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        let unknown = matches!(code, Code::SlowBody | Code::InternalError);
+        let side_effect = if unknown { SideEffect::Maybe } else { SideEffect::None };
+        Self { code, detail: detail.into(), side_effect, more: Box::default() }
+    }
+
+    /// A member of the body that is not as it should be; `pointer` is a JSON Pointer to it.
+    #[must_use]
+    pub fn member(pointer: String, detail: impl Into<Cow<'static, str>>) -> Self {
+        let mut problem = Self::new(Code::InvalidMember, detail);
+        problem.more.pointer = Some(pointer);
+        problem
+    }
+
+    /// A header or a part of the path that is not as it should be.
+    pub fn parameter(name: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        let mut problem = Self::new(Code::InvalidMember, detail);
+        problem.more.parameter = Some(name);
+        problem
+    }
+
+    /// A defect or a failure that has no code of its own. The cause belongs into the log.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(Code::InternalError, "the cause is in the gateway's log")
+    }
+
+    /// Names the lease that the request was about.
+    #[must_use]
+    pub fn on(mut self, lease: &LeaseName) -> Self {
+        self.more.lease = Some(lease.as_str().to_owned());
+        self
+    }
+
+    /// Names the record, by its index in the request.
+    #[must_use]
+    pub fn at_record(mut self, index: usize) -> Self {
+        self.more.index = Some(index);
+        self
+    }
+
+    /// Names the limit that was passed.
+    #[must_use]
+    pub fn limit_bytes(mut self, limit: usize) -> Self {
+        self.more.limit_bytes = u64::try_from(limit).ok();
+        self
+    }
+
+    /// Its code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    fn with(refusal: &Refusal, code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { side_effect: refusal.side_effect(), ..Self::new(code, detail) }
+    }
+
+    fn after_ms(mut self, ms: u64) -> Self {
+        self.more.retry_after_ms = Some(ms);
+        self
+    }
+
+    fn superseded(mut self, current: FencingToken) -> Self {
+        self.more.current_token = Some(current.to_string());
+        self
+    }
+
+    fn document(&self) -> Vec<u8> {
+        let document = Document {
+            r#type: format!("/problems/{}", self.code.as_str()),
+            title: self.code.title(),
+            status: self.code.status().as_u16(),
+            detail: &self.detail,
+            code: self.code.as_str(),
+            retry: self.code.retry().as_str(),
+            side_effect: match self.side_effect {
+                SideEffect::None => "none",
+                SideEffect::Committed => "committed",
+                SideEffect::Maybe => "maybe",
+            },
+            more: &self.more,
+        };
+        serde_json::to_vec(&document).unwrap_or_default()
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        use Refusal as R;
+        let with = |code: Code, detail: &'static str| Self::with(&refusal, code, detail);
+        match &refusal {
+            R::LeaseNotFound => with(Code::LeaseNotFound, "acquire it first"),
+            R::LeaseHeld { holder, expires_in_ms } => {
+                let mut problem = with(Code::LeaseHeld, "wait until it expires or is released");
+                problem.more.holder = Some(holder.as_str().to_owned());
+                problem.more.expires_in_ms = Some(*expires_in_ms);
+                problem.after_ms((*expires_in_ms).max(1))
+            }
+            R::StaleToken { current, .. } => {
+                with(Code::StaleToken, "this token is fenced").superseded(*current)
+            }
+            R::LeaseExpired { current, .. } => {
+                with(Code::LeaseExpired, "this token's lease is over").superseded(*current)
+            }
+            R::LeaseReleased { current, .. } => {
+                with(Code::LeaseReleased, "this token was given back").superseded(*current)
+            }
+            R::CredentialExpired => {
+                with(Code::CredentialExpired, "use the one that the last renew gave")
+            }
+            R::OperationConflict => {
+                with(Code::OperationConflict, "choose another Idempotency-Key for other records")
+            }
+            R::Record { index, why, .. } => record(&refusal, *index, why),
+            R::Quarantined => {
+                with(Code::Quarantined, "an operator decides").after_ms(OPERATOR_RETRY_MS)
+            }
+            R::PostgresUnavailable => {
+                with(Code::PostgresUnavailable, "repeat it").after_ms(STORE_RETRY_MS)
+            }
+            R::KafkaUnavailable => {
+                with(Code::KafkaUnavailable, "repeat it").after_ms(STORE_RETRY_MS)
+            }
+            R::KafkaDenied { resource } => denied(&refusal, resource),
+            R::ProducerFenced { retry_after_ms } => {
+                with(Code::ProducerFenced, "repeat it").after_ms((*retry_after_ms).max(1))
+            }
+            R::OutcomeUnknown => {
+                with(Code::OutcomeUnknown, "repeat it with the same key to learn the outcome")
+            }
+            R::Busy => with(Code::Busy, "slow down").after_ms(BUSY_RETRY_MS),
+            R::ShuttingDown => {
+                with(Code::ShuttingDown, "ask another gateway").after_ms(STORE_RETRY_MS)
+            }
+        }
+    }
+}
+
+fn denied(refusal: &Refusal, resource: &str) -> Problem {
+    let detail = format!("the broker denied: {resource}");
+    Problem::with(refusal, Code::KafkaDenied, detail).after_ms(OPERATOR_RETRY_MS)
+}
+
+fn record(refusal: &Refusal, index: usize, why: &RecordRefused) -> Problem {
+    let with = |code: Code, detail: String| Problem::with(refusal, code, detail);
+    let member = |problem: Problem, member: &str| {
+        let pointer = format!("/records/{index}{member}");
+        Problem { more: Box::new(More { pointer: Some(pointer), ..*problem.more }), ..problem }
+    };
+    let problem = match why {
+        RecordRefused::TooLarge { limit_bytes } => {
+            let text = format!("record {index} is larger than the topic takes");
+            let mut problem = with(Code::RecordTooLarge, text);
+            problem.more.limit_bytes = *limit_bytes;
+            problem
+        }
+        RecordRefused::TopicNotFound => {
+            with(Code::TopicNotFound, format!("the topic of record {index} does not exist"))
+        }
+        RecordRefused::PartitionNotFound => {
+            with(Code::PartitionNotFound, format!("the partition of record {index} does not exist"))
+        }
+        RecordRefused::Denied { resource } => denied(refusal, resource),
+        RecordRefused::Timestamp => {
+            let text = "the broker refuses this timestamp".to_owned();
+            member(with(Code::InvalidMember, text), "/timestamp")
+        }
+        RecordRefused::Invalid => {
+            member(with(Code::InvalidMember, "the broker refuses this record".to_owned()), "")
+        }
+    };
+    problem.at_record(index)
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.document()));
+        *response.status_mut() = self.code.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.code.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(ms) = self.more.retry_after_ms {
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        }
+        response
+    }
+}
+
+/// What a panic in a handler is answered with; the panic itself is logged by its hook.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
+pub(super) fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response<Body> {
+    Problem::internal().into_response()
+}
+
+#[cfg(test)]
+mod tests;

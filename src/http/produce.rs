@@ -1,0 +1,103 @@
+//! POST of records: one atomic operation.
+//!
+//! Owns the call's checks in their order and the shape of its answer. Looks no operation id up: that
+//! is done where it is decided, under the fence row's lock.
+
+use crate::engine::api::{Post, Produced};
+use crate::http::Gateway;
+use crate::http::body::JsonBytes;
+use crate::http::identity::{Holder, IdempotencyKey};
+use crate::http::problem::Problem;
+use crate::http::records;
+use crate::protocol::lease::LeaseName;
+use crate::protocol::operation::Placed;
+use axum::Json;
+use axum::extract::State;
+use serde::{Serialize, Serializer};
+use std::sync::Arc;
+
+#[derive(Serialize)]
+pub(super) struct ProducedBody {
+    lease: String,
+    token: String,
+    operation_id: String,
+    batch_seq: u64,
+    replayed: bool,
+    offsets: Vec<OffsetBody>,
+}
+
+#[derive(Serialize)]
+struct OffsetBody {
+    #[serde(serialize_with = "shared_text")]
+    topic: Arc<str>,
+    partition: i32,
+    offset: i64,
+}
+
+/// POST /v1/leases/{lease}/records
+pub(super) async fn produce(
+    State(gateway): State<Arc<Gateway>>,
+    Holder(credential): Holder,
+    IdempotencyKey(id): IdempotencyKey,
+    JsonBytes(body): JsonBytes,
+) -> Result<Json<ProducedBody>, Problem> {
+    let lease = credential.lease.clone();
+    let answer = async {
+        let records = records::decode(&body, gateway.settings.record_bytes_max)?;
+        drop(body);
+        records::check_ledger_size(&id, &records)?;
+        gateway.topics.check_reserved(&records)?;
+        gateway.engine.check(&records).await?;
+        gateway.topics.check_allowed(&records)?;
+        Ok(gateway.engine.produce(Post { credential, id, records }).await?)
+    };
+    let produced = answer.await.map_err(|problem: Problem| problem.on(&lease))?;
+    Ok(Json(body_of(&lease, produced)))
+}
+
+fn body_of(lease: &LeaseName, produced: Produced) -> ProducedBody {
+    let offset = |placed: Placed| OffsetBody {
+        topic: placed.topic,
+        partition: placed.partition,
+        offset: placed.offset,
+    };
+    ProducedBody {
+        lease: lease.as_str().to_owned(),
+        token: produced.token.to_string(),
+        operation_id: produced.id.as_str().to_owned(),
+        batch_seq: produced.seq.0,
+        replayed: produced.replayed,
+        offsets: produced.offsets.into_iter().map(offset).collect(),
+    }
+}
+
+fn shared_text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::lease::{BatchSeq, FencingToken};
+    use crate::protocol::operation::OperationId;
+
+    #[test]
+    fn an_answer_has_one_offset_a_record_in_request_order() {
+        let placed = |partition, offset| Placed { topic: "t".into(), partition, offset };
+        let produced = Produced {
+            token: FencingToken(402),
+            id: OperationId::parse("doc-1").unwrap(),
+            seq: BatchSeq(9),
+            replayed: false,
+            offsets: vec![placed(1, 10), placed(0, 7)],
+        };
+        let body = body_of(&LeaseName::parse("matter.7").unwrap(), produced);
+        assert_eq!(
+            serde_json::to_string(&body).unwrap(),
+            r#"{"lease":"matter.7","token":"402","operation_id":"doc-1","batch_seq":9,"replayed":false,"#
+                .to_owned()
+                + r#""offsets":[{"topic":"t","partition":1,"offset":10},"#
+                + r#"{"topic":"t","partition":0,"offset":7}]}"#
+        );
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+
+const CLEAN: &str =
+    "[thrd:main]: EndTxn returned NO_ERROR in state CommittingTransaction (may_retry=true)";
+const RETRIED: &str =
+    "[thrd:main]: EndTxn returned _TRANSPORT in state CommittingTransaction (may_retry=true)";
+const RETURNED: &str = "[thrd:app]: Transactional API commit_transaction return at \
+                        rd_kafka_commit_transaction:2595: Success";
+
+fn verdict(lines: &[(&str, &str)]) -> EndTxn {
+    let watch = Watch::default();
+    watch.log(RDKafkaLogLevel::Debug, "ENDTXN", CLEAN);
+    watch.arm();
+    for (fac, line) in lines {
+        watch.log(RDKafkaLogLevel::Debug, fac, line);
+    }
+    watch.end_txn(Duration::ZERO)
+}
+
+#[test]
+fn a_commit_is_clean_only_with_exactly_one_good_answer() {
+    let returned = ("TXNAPI", RETURNED);
+    assert_eq!(verdict(&[("ENDTXN", CLEAN), returned]), EndTxn::Clean);
+    assert_eq!(verdict(&[returned]), EndTxn::Dirty);
+    assert_eq!(verdict(&[("ENDTXN", CLEAN)]), EndTxn::Dirty);
+    assert_eq!(verdict(&[("ENDTXN", CLEAN), ("ENDTXN", CLEAN), returned]), EndTxn::Dirty);
+    assert_eq!(verdict(&[("ENDTXN", RETRIED), ("ENDTXN", CLEAN), returned]), EndTxn::Dirty);
+    assert_eq!(verdict(&[("ENDTXN", RETRIED), returned]), EndTxn::Dirty);
+}
+
+fn batch(topics: &[&str]) -> (Watch, oneshot::Receiver<Result<Vec<Placed>, Failure>>) {
+    let (reply, answer) = oneshot::channel();
+    let watch = Watch::default();
+    let sized = topics.iter().enumerate().map(|(i, t)| (TopicName::from(*t), i));
+    watch.begin(Batch::new("send", sized, reply));
+    (watch, answer)
+}
+
+fn refused(failure: Failure) -> (usize, RecordRefused) {
+    let Failure::Determinate { refused: Refused::Record { index, why }, .. } = failure else {
+        panic!("{failure:?}")
+    };
+    (index, why)
+}
+
+#[test]
+fn placements_come_in_the_order_given_whatever_the_order_of_reports() {
+    let (watch, mut answer) = batch(&["a", "b"]);
+    watch.report(1, Ok((3, 7)));
+    assert!(answer.try_recv().is_err());
+    watch.report(0, Ok((0, 9)));
+    let placed = answer.try_recv().unwrap().unwrap();
+    let seen: Vec<_> = placed.iter().map(|p| (&*p.topic, p.partition, p.offset)).collect();
+    assert_eq!(seen, [("a", 0, 9), ("b", 3, 7)]);
+}
+
+#[test]
+fn a_certain_refusal_is_named_by_the_first_index_and_anything_else_is_unknown() {
+    let (watch, mut answer) = batch(&["a", "a", "a"]);
+    watch.report(2, Err(Code::UnknownPartition));
+    watch.report(0, Err(Code::MessageTimedOut));
+    watch.report(1, Err(Code::UnknownPartition));
+    let failure = answer.try_recv().unwrap().unwrap_err();
+    assert_eq!(refused(failure), (1, RecordRefused::PartitionNotFound));
+
+    let (watch, mut answer) = batch(&["a", "a"]);
+    watch.report(0, Ok((0, 1)));
+    watch.report(1, Err(Code::MessageTimedOut));
+    let failure = answer.try_recv().unwrap().unwrap_err();
+    assert!(matches!(failure, Failure::Indeterminate { .. }), "{failure:?}");
+
+    let (watch, mut answer) = batch(&["a", "a"]);
+    watch.report(0, Err(Code::MessageSizeTooLarge));
+    watch.report(1, Err(Code::MessageSizeTooLarge));
+    let failure = answer.try_recv().unwrap().unwrap_err();
+    assert_eq!(refused(failure), (1, RecordRefused::TooLarge { limit_bytes: None }));
+}
+
+#[test]
+fn a_fenced_report_or_a_fatal_line_fences_the_batch() {
+    let (watch, mut answer) = batch(&["a"]);
+    watch.report(0, Err(Code::InvalidProducerEpoch));
+    assert_eq!(answer.try_recv().unwrap().unwrap_err(), Failure::Fenced { stage: "send" });
+
+    let (watch, mut answer) = batch(&["a"]);
+    let line = "[thrd:main]: Fatal transaction error: Failed to add partitions to transaction: \
+                Local: Producer fenced (_FENCED)";
+    watch.log(RDKafkaLogLevel::Alert, "TXNERR", line);
+    assert_eq!(answer.try_recv().unwrap().unwrap_err(), Failure::Fenced { stage: "send" });
+}
+
+#[test]
+fn a_denied_topic_is_told_without_waiting_for_the_delivery_timeout() {
+    let (watch, mut answer) = batch(&["a", "secret"]);
+    let add = "[thrd:main]: localhost:9092/1: Failed to add partition \"secret\" [0] to \
+               transaction: Broker: Topic authorization failed";
+    let error = "[thrd:main]: Current transaction failed in state InTransaction: Failed to add \
+                 partition(s) to transaction on broker localhost:9092/1: Broker: Topic \
+                 authorization failed (after 2 ms) (TOPIC_AUTHORIZATION_FAILED)";
+    watch.log(RDKafkaLogLevel::Error, "ADDPARTS", add);
+    watch.log(RDKafkaLogLevel::Error, "TXNERR", error);
+    let (index, why) = refused(answer.try_recv().unwrap().unwrap_err());
+    assert_eq!(index, 1);
+    assert_eq!(why, RecordRefused::Denied { resource: "WRITE on topic secret".to_owned() });
+}

@@ -1,0 +1,88 @@
+//! Reads a whole topic once, read_committed, in offset order of each partition: for the audit.
+//!
+//! Owns where the reading ends: at the last stable offset that each partition had when it began.
+//! Blocks its thread; every wait is bounded.
+
+use super::KafkaOptions;
+use super::error;
+use crate::engine::ports::Failure;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Headers, Message};
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Name of its client.
+pub(super) const ROLE: &str = "audit";
+const STAGE: &str = "scan topic";
+const METADATA: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(200);
+/// Longest pause without any record before the scan gives up.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// One record, as far as an audit needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scanned {
+    /// Partition.
+    pub partition: i32,
+    /// Offset.
+    pub offset: i64,
+    /// Headers in order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+/// Gives every record of a topic to `take`; returns the position that each partition ended at.
+pub fn topic(
+    options: &KafkaOptions,
+    topic: &str,
+    mut take: impl FnMut(Scanned),
+) -> Result<BTreeMap<i32, i64>, Failure> {
+    let failed = |e: KafkaError| error::unknown(STAGE, error::describe(&e));
+    let consumer = options.scanner().map_err(failed)?;
+    let found = consumer.fetch_metadata(Some(topic), METADATA).map_err(failed)?;
+    let mut list = TopicPartitionList::new();
+    let partitions = found.topics().iter().filter(|t| t.error().is_none());
+    for partition in partitions.flat_map(|t| t.partitions()) {
+        list.add_partition_offset(topic, partition.id(), Offset::Beginning).map_err(failed)?;
+    }
+    if list.count() == 0 {
+        let detail = "the topic is not there".to_owned();
+        return Err(Failure::Indeterminate { stage: STAGE, detail });
+    }
+    consumer.assign(&list).map_err(failed)?;
+    let mut ends: BTreeMap<i32, i64> = BTreeMap::new();
+    let mut next: BTreeMap<i32, i64> = BTreeMap::new();
+    let mut heard = Instant::now();
+    while ends.len() < list.count() {
+        match consumer.poll(POLL) {
+            Some(Ok(message)) => {
+                heard = Instant::now();
+                next.insert(message.partition(), message.offset().saturating_add(1));
+                take(scanned(&message));
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                heard = Instant::now();
+                ends.insert(partition, next.get(&partition).copied().unwrap_or(0));
+            }
+            Some(Err(error)) => return Err(failed(error)),
+            None if heard.elapsed() > SILENCE => {
+                let detail = "no record and no end of a partition came".to_owned();
+                return Err(Failure::Indeterminate { stage: STAGE, detail });
+            }
+            None => {}
+        }
+    }
+    Ok(ends)
+}
+
+fn scanned(message: &rdkafka::message::BorrowedMessage<'_>) -> Scanned {
+    let headers = message.headers().map(|headers| {
+        headers.iter().map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec))).collect()
+    });
+    Scanned {
+        partition: message.partition(),
+        offset: message.offset(),
+        headers: headers.unwrap_or_default(),
+    }
+}

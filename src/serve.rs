@@ -1,0 +1,210 @@
+//! The composition root: adapters, engine, listeners; the order of start and stop.
+//!
+//! Owns putting the parts together. Start: stores, who we are (the installation row), engine,
+//! listeners. Stop: readiness off, requests that have begun end, actors finish and close their
+//! producers, sessions close. Decides nothing about a lease.
+
+pub mod audit;
+pub mod http;
+pub mod signing;
+
+use crate::config::Config;
+use crate::engine::ports::{FenceStore, TransactionLog};
+use crate::engine::{Engine, Settings};
+use crate::http::server::{Listeners, serve};
+use crate::kafka::{KafkaLog, KafkaOptions};
+use crate::postgres::{self, ClaimError, KafkaFacts, Postgres, PostgresOptions};
+use crate::protocol::batch::BatchLimits;
+use crate::protocol::lease::InstanceId;
+use crate::protocol::transactional_id::Installation;
+use anyhow::Context as _;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+/// Between two attempts to reach a store at the start.
+const START_RETRY: Duration = Duration::from_millis(500);
+/// One question to Kafka at the start.
+const FACTS: Duration = Duration::from_secs(5);
+/// Room that our headers and the encoding take beside a record's own bytes.
+const RECORD_OVERHEAD: usize = 64 * 1024;
+
+/// Serves until the process is told to stop.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let instance = InstanceId(uuid::Uuid::new_v4().into_bytes());
+    let kafka = KafkaLog::start(kafka_options(&config, instance)).context("kafka")?;
+    let starting = async {
+        let partitions = ledger_partitions(&kafka).await;
+        let options = postgres_options(&config, instance, partitions)?;
+        let store = Arc::new(Postgres::connect(options).context("postgres")?);
+        claim(&config, &kafka, &store).await?;
+        anyhow::Ok((store, partitions))
+    };
+    let (store, partitions) = tokio::select! {
+        biased;
+        () = signals.first() => return Ok(()),
+        started = starting => started?,
+    };
+    let settings = engine_settings(&config, instance, partitions)?;
+    let (fences, log): (Arc<dyn FenceStore>, Arc<dyn TransactionLog>) =
+        (Arc::clone(&store) as _, kafka);
+    let engine = Engine::new(settings, fences, log);
+    let listeners = Listeners {
+        data: TcpListener::bind(config.http.listen).await.context("http.listen")?,
+        admin: TcpListener::bind(config.http.admin_listen).await.context("http.admin_listen")?,
+    };
+    let gateway = http::gateway(&config, engine.clone(), instance)?;
+    tracing::info!(listen = %config.http.listen, admin = %config.http.admin_listen, "serving");
+    let draining = engine.clone();
+    let stop = async {
+        signals.first().await;
+        tracing::info!("stopping: no new work is taken");
+        draining.stop_accepting();
+    };
+    serve(listeners, gateway, http::server_limits(&config), stop).await;
+    let grace = Duration::from_millis(config.timeouts.shutdown_ms);
+    let ended = tokio::select! {
+        ended = engine.shut_down(grace) => ended,
+        () = signals.first() => false,
+    };
+    if !ended {
+        tracing::warn!("stopped before every lease was closed; the next open decides what is left");
+    }
+    if timeout(Duration::from_secs(1), store.close()).await.is_err() {
+        tracing::debug!("database sessions still open at the end");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Brings the database's schema up to date, as its owner.
+pub async fn migrate(database_url: &str) -> anyhow::Result<()> {
+    postgres::migrate(database_url).await.context("migrate")?;
+    tracing::info!("the schema is up to date");
+    Ok(())
+}
+
+/// The ledger's partition count, however long Kafka takes to say it.
+async fn ledger_partitions(kafka: &KafkaLog) -> i32 {
+    loop {
+        match kafka.facts(FACTS).await {
+            Ok(facts) if facts.ledger_partitions > 0 => return facts.ledger_partitions,
+            Ok(_) => tracing::warn!("waiting for the ledger topic"),
+            Err(failure) => tracing::warn!(%failure, "waiting for kafka"),
+        }
+        sleep(START_RETRY).await;
+    }
+}
+
+/// Compares who we are with the installation row; a difference refuses to serve.
+async fn claim(config: &Config, kafka: &KafkaLog, store: &Postgres) -> anyhow::Result<()> {
+    loop {
+        let facts = match kafka.facts(FACTS).await {
+            Ok(facts) => facts,
+            Err(failure) => {
+                tracing::warn!(%failure, "waiting for kafka");
+                sleep(START_RETRY).await;
+                continue;
+            }
+        };
+        let facts = KafkaFacts {
+            cluster_id: facts.cluster_id,
+            ledger_topic: config.kafka.ledger_topic.clone(),
+            ledger_topic_id: facts.ledger_topic_id.unwrap_or_default(),
+        };
+        match store.claim_installation(&facts).await {
+            Ok(incarnation) => {
+                tracing::info!(incarnation = incarnation.0, "installation claimed");
+                return Ok(());
+            }
+            Err(ClaimError::Failed(failure)) => tracing::warn!(%failure, "waiting for postgres"),
+            Err(mismatch @ ClaimError::Mismatch(_)) => return Err(mismatch.into()),
+        }
+        sleep(START_RETRY).await;
+    }
+}
+
+fn ms(value: u64) -> Duration {
+    Duration::from_millis(value)
+}
+
+pub(crate) fn kafka_options(config: &Config, instance: InstanceId) -> KafkaOptions {
+    let mut options =
+        KafkaOptions::new(&config.kafka.bootstrap, &config.kafka.ledger_topic, instance);
+    let pass = config.kafka.client.iter();
+    options.extra = pass.map(|(key, value)| (key.clone(), value.expose().to_owned())).collect();
+    options.delivery_timeout = ms(config.timeouts.delivery_ms);
+    options.transaction_timeout = ms(config.timeouts.transaction_ms);
+    options.message_bytes_max = config.limits.record_bytes_max.saturating_add(RECORD_OVERHEAD);
+    options
+}
+
+fn postgres_options(
+    config: &Config,
+    instance: InstanceId,
+    ledger_partitions: i32,
+) -> anyhow::Result<PostgresOptions> {
+    let times = &config.timeouts;
+    Ok(PostgresOptions {
+        url: config.postgres.url.expose().to_owned(),
+        work_sessions: config.postgres.work_sessions,
+        reserve_sessions: config.postgres.reserve_sessions,
+        installation: Installation::parse(&config.installation)?,
+        instance,
+        home_url: config.http.advertised_url.clone(),
+        ledger_partitions,
+        timeouts: postgres::Timeouts {
+            lock: ms(times.lock_ms),
+            statement: ms(times.statement_ms),
+            idle_in_transaction: ms(times.idle_in_transaction_ms),
+            // A COMMIT that is cancelled by statement_timeout ends with a warning; ours ends first.
+            commit: ms(times.lock_ms),
+            ..postgres::Timeouts::default()
+        },
+    })
+}
+
+fn engine_settings(
+    config: &Config,
+    instance: InstanceId,
+    ledger_partitions: i32,
+) -> anyhow::Result<Settings> {
+    let limits = &config.limits;
+    Ok(Settings {
+        installation: Installation::parse(&config.installation)?,
+        instance,
+        ledger_partitions,
+        limits: BatchLimits { records: limits.batch_records_max, bytes: limits.batch_bytes_max },
+        retention_s: i64::try_from(limits.retention_s).unwrap_or(i64::MAX),
+        queue: limits.queue_per_lease_max,
+        leases_open_max: limits.leases_open_max,
+        idle: ms(limits.idle_ms),
+        batch: ms(config.timeouts.batch_ms),
+        open: ms(config.timeouts.open_ms),
+        request: ms(config.timeouts.request_ms),
+    })
+}
+
+/// SIGTERM and SIGINT: the first one begins the stop, a second one hastens it.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let term = signal(SignalKind::terminate()).context("SIGTERM")?;
+        let int = signal(SignalKind::interrupt()).context("SIGINT")?;
+        Ok(Self { term, int })
+    }
+
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The HTTP client of the cluster tests: a worker as it would be written, and nothing clever.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What came back. Status 0: no answer at all (the connection broke).
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.body);
+        self.body
+    }
+
+    #[track_caller]
+    pub fn expect_problem(self, status: u16, code: &str) -> Value {
+        assert_eq!((self.status, self.code()), (status, code), "{}", self.body);
+        self.body
+    }
+}
+
+#[derive(Clone)]
+pub struct Client {
+    url: String,
+    agent: ureq::Agent,
+}
+
+impl Client {
+    pub fn new(url: String) -> Self {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .build();
+        Self { url, agent: config.into() }
+    }
+
+    pub fn get(&self, path: &str, token: Option<&str>) -> Answer {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        Self::answer(request.call())
+    }
+
+    pub fn post(
+        &self,
+        path: &str,
+        token: Option<&str>,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let mut request = self.agent.post(format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Self::answer(request.send_json(body))
+    }
+
+    fn answer(result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Answer {
+        match result {
+            Ok(mut response) => {
+                let status = response.status().as_u16();
+                match response.body_mut().read_to_string() {
+                    Ok(text) => {
+                        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+                        Answer { status, body }
+                    }
+                    Err(error) => Answer { status: 0, body: json!(error.to_string()) },
+                }
+            }
+            Err(error) => Answer { status: 0, body: json!(error.to_string()) },
+        }
+    }
+
+    pub fn acquire(&self, lease: &str, owner: &str, more: Value) -> Answer {
+        let mut body = json!({ "owner": owner, "ttl_ms": 2500 });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            body[key] = value.clone();
+        }
+        self.post(&format!("/v1/leases/{lease}/acquire"), Some(crate::world::WORKER), &[], &body)
+    }
+
+    /// Acquires, again on every retryable answer, until the lease is the caller's.
+    #[track_caller]
+    pub fn take(&self, lease: &str, owner: &str, within: Duration) -> Holder {
+        let body = crate::world::wait_for("the lease is acquired", within, || {
+            let answer = self.acquire(lease, owner, json!({ "wait_ms": 2_000 }));
+            match answer.status {
+                200 => Some(answer.body),
+                0 | 409 | 429 | 503 | 504 => None,
+                _ => panic!("acquire: {answer:?}"),
+            }
+        });
+        Holder {
+            lease: lease.to_owned(),
+            token: body["token"].as_str().unwrap().parse().unwrap(),
+            credential: body["credential"].as_str().unwrap().to_owned(),
+        }
+    }
+
+    pub fn records(&self, holder: &Holder, id: &str, records: &Value) -> Answer {
+        let path = format!("/v1/leases/{}/records", holder.lease);
+        let headers = [("Idempotency-Key", id)];
+        self.post(&path, Some(&holder.credential), &headers, &json!({ "records": records }))
+    }
+
+    /// Posts the same operation until the answer is definite.
+    #[track_caller]
+    pub fn insist(&self, holder: &Holder, id: &str, records: &Value, within: Duration) -> Answer {
+        crate::world::wait_for("a definite answer", within, || {
+            let answer = self.records(holder, id, records);
+            (!matches!(answer.status, 0 | 409 | 429 | 503 | 504)).then_some(answer)
+        })
+    }
+
+    pub fn renew(&self, holder: &Holder) -> Answer {
+        let path = format!("/v1/leases/{}/renew", holder.lease);
+        self.post(&path, Some(&holder.credential), &[], &json!({}))
+    }
+
+    pub fn release(&self, holder: &Holder) -> Answer {
+        let path = format!("/v1/leases/{}/release", holder.lease);
+        self.post(&path, Some(&holder.credential), &[], &json!({}))
+    }
+}
+
+/// A worker's lease.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    pub lease: String,
+    pub token: u64,
+    pub credential: String,
+}
