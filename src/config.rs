@@ -23,13 +23,8 @@ pub const DEFAULT_PATH: &str = "/etc/fencepost/fencepost.toml";
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{path}: cannot be read")]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error("cannot be read")]
+    Read(#[source] std::io::Error),
     /// Not TOML, an unknown key, or a value of another type.
     #[error("line {line}: {message}")]
     Parse {
@@ -215,8 +210,7 @@ impl Config {
 
     /// Reads a file and the environment, unchecked: for commands that need a part of it.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(read)?;
+        let text = std::fs::read_to_string(path).map_err(ConfigError::Read)?;
         let mut config = Self::parse(&text)?;
         config.override_from(|name| std::env::var(name).ok())?;
         Ok(config)

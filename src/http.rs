@@ -102,17 +102,17 @@ pub fn admin_router(gateway: Arc<Gateway>) -> Router {
         .route("/livez", get(ops::live))
         .route("/readyz", get(ops::ready))
         .route("/version", get(ops::version));
-    #[cfg(feature = "failpoints")]
-    let routes = routes.route("/failpoints", post(ops::arm));
     layered(routes, gateway)
 }
 
-/// The layers, innermost first.
 fn layered(routes: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
+    let routes = routes.fallback(path_not_found).method_not_allowed_fallback(method_not_allowed);
+    layers(routes.with_state(gateway))
+}
+
+/// The layers, innermost first.
+fn layers(routes: Router) -> Router {
     routes
-        .fallback(path_not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(gateway)
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(middleware::from_fn(body::drain_unread))
         .layer(middleware::map_response(with_headers))
@@ -132,4 +132,27 @@ async fn with_headers(mut response: Response) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use axum::http::{Request, StatusCode};
+    use tower::ServiceExt;
+
+    async fn broken() -> Response {
+        panic!("secret at 10.0.0.1")
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_handler_tells_the_caller_nothing() {
+        let router = layers(Router::new().route("/", get(broken)));
+        let response = router.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+        let text = to_bytes(response.into_body(), 4_096).await.unwrap();
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("internal_error") && !text.contains("secret"), "{text}");
+    }
 }

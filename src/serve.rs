@@ -49,8 +49,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         started = starting => started?,
     };
     let settings = engine_settings(&config, instance, partitions)?;
-    let (fences, log): (Arc<dyn FenceStore>, Arc<dyn TransactionLog>) =
-        (Arc::clone(&store) as _, kafka);
+    let fences: Arc<dyn FenceStore> = Arc::<Postgres>::clone(&store);
+    let log: Arc<dyn TransactionLog> = kafka;
     let engine = Engine::new(settings, fences, log);
     let listeners = Listeners {
         data: TcpListener::bind(config.http.listen).await.context("http.listen")?,

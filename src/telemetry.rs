@@ -1,7 +1,7 @@
 //! Logs as JSON lines, and the one way to start a task.
 //!
-//! Owns the subscriber, the panic hook and `spawn`. Never writes to standard output, which belongs to
-//! the commands' results.
+//! Owns the subscriber, the panic hook and `spawn`. Never writes to standard output, which belongs
+//! to the commands' results.
 
 use std::future::Future;
 use tokio::task::JoinHandle;

@@ -14,6 +14,8 @@ use std::fmt::Display;
 const CLIENT_PREFIXES: &[&str] = &["security.", "sasl.", "ssl."];
 /// Longest issuer and audience: a credential must stay below its limit.
 const CLAIM_BYTES_MAX: usize = 200;
+/// No process has more descriptors than this.
+const CONNECTIONS_MAX: usize = 1_000_000;
 
 impl Config {
     /// Refuses what must not start.
@@ -104,6 +106,7 @@ impl Config {
             ("timeouts.ttl_max_ms", self.timeouts.ttl_max_ms),
             ("limits.retention_s in ms", l.retention_s.saturating_mul(1_000)),
         )?;
+        at_most(("http.connections_max", http.connections_max), ("the limit", CONNECTIONS_MAX))?;
         for (key, n) in [
             ("http.connections_max", http.connections_max),
             ("limits.queue_per_lease_max", l.queue_per_lease_max),

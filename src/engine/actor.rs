@@ -9,7 +9,7 @@ use crate::engine::perform::Performer;
 use crate::engine::registry::Registry;
 use crate::protocol::batch::{Ticket, Waiting};
 use crate::protocol::fence::Credential;
-use crate::protocol::lease::LeaseName;
+use crate::protocol::lease::{LeaseName, Nonce};
 use crate::protocol::machine::{
     Acquire, Effect, Event, LeaseMachine, Release, Reply, Setting, StateName,
 };
@@ -119,8 +119,9 @@ impl Actor {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let before = self.machine.state();
+            let opened = self.machine.handle().map(|h| h.nonce);
             let effects = self.machine.apply(event, self.now_ms());
-            self.log_change(before);
+            self.log_change(before, opened);
             for effect in effects {
                 if let Effect::Reply(ticket, reply) = effect {
                     self.reply(ticket, reply);
@@ -131,18 +132,15 @@ impl Actor {
         }
     }
 
-    fn log_change(&self, before: StateName) {
+    fn log_change(&self, before: StateName, nonce: Option<Nonce>) {
         let after = self.machine.state();
-        if before == after || after == StateName::Committing {
-            return;
-        }
         let lease = self.performer.lease.as_str();
-        if before == StateName::Opening && after == StateName::Active {
-            let handle = self.machine.handle();
-            let token = handle.map_or(0, |h| h.token.0);
-            let batch_seq = handle.map_or(0, |h| h.seq.0);
-            tracing::info!(lease, token, batch_seq, "open");
-        } else if matches!(after, StateName::InDoubt | StateName::Fenced | StateName::Quarantined) {
+        if let Some(handle) = self.machine.handle().filter(|h| Some(h.nonce) != nonce) {
+            tracing::info!(lease, token = handle.token.0, batch_seq = handle.seq.0, "open");
+        }
+        if before != after
+            && matches!(after, StateName::InDoubt | StateName::Fenced | StateName::Quarantined)
+        {
             tracing::warn!(lease, ?before, ?after, "state");
         }
     }

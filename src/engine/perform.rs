@@ -215,6 +215,7 @@ impl Performer {
 
     async fn write_state(&mut self, state: StateRecord) -> Result<bool, KafkaFailure> {
         let key = LedgerKey::Lease(self.lease.clone());
+        hit("before_state", self.lease.as_str());
         let written = self.write_ledger(&key, &LedgerRecord::State(state)).await;
         hit("after_state_end", self.lease.as_str());
         written.map(|(_, clean)| clean)

@@ -170,7 +170,7 @@ struct Document<'a> {
     more: &'a More,
 }
 
-/// Set by a load test later, perhaps; until then a short wait that a person would choose.
+/// Waits that a caller is told where the refusal itself knows of none.
 const BUSY_RETRY_MS: u64 = 250;
 const STORE_RETRY_MS: u64 = 1_000;
 const OPERATOR_RETRY_MS: u64 = 30_000;
@@ -370,7 +370,6 @@ impl IntoResponse for Problem {
 }
 
 /// What a panic in a handler is answered with; the panic itself is logged by its hook.
-#[expect(clippy::needless_pass_by_value, reason = "the signature that the layer asks for")]
 pub(super) fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response<Body> {
     Problem::internal().into_response()
 }

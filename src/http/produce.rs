@@ -1,9 +1,10 @@
 //! POST of records: one atomic operation.
 //!
-//! Owns the call's checks in their order and the shape of its answer. Looks no operation id up: that
-//! is done where it is decided, under the fence row's lock.
+//! Owns the call's checks in their order and the shape of its answer. Looks no operation id up:
+//! that is done where it is decided, under the fence row's lock.
 
 use crate::engine::api::{Post, Produced};
+use crate::failpoint;
 use crate::http::Gateway;
 use crate::http::body::JsonBytes;
 use crate::http::identity::{Holder, IdempotencyKey};
@@ -42,6 +43,7 @@ pub(super) async fn produce(
     JsonBytes(body): JsonBytes,
 ) -> Result<Json<ProducedBody>, Problem> {
     let lease = credential.lease.clone();
+    failpoint::hit("after_auth", lease.as_str());
     let answer = async {
         let records = records::decode(&body, gateway.settings.record_bytes_max)?;
         drop(body);
@@ -92,12 +94,9 @@ mod tests {
             offsets: vec![placed(1, 10), placed(0, 7)],
         };
         let body = body_of(&LeaseName::parse("matter.7").unwrap(), produced);
-        assert_eq!(
-            serde_json::to_string(&body).unwrap(),
-            r#"{"lease":"matter.7","token":"402","operation_id":"doc-1","batch_seq":9,"replayed":false,"#
-                .to_owned()
-                + r#""offsets":[{"topic":"t","partition":1,"offset":10},"#
-                + r#"{"topic":"t","partition":0,"offset":7}]}"#
-        );
+        let expected = r#"{"lease":"matter.7","token":"402","operation_id":"doc-1","#.to_owned()
+            + r#""batch_seq":9,"replayed":false,"offsets":["#
+            + r#"{"topic":"t","partition":1,"offset":10},{"topic":"t","partition":0,"offset":7}]}"#;
+        assert_eq!(serde_json::to_string(&body).unwrap(), expected);
     }
 }

@@ -11,6 +11,7 @@ use super::fences::{Home, Opened, Seen, Written};
 use super::leases::{End, Installed};
 use super::{Draws, Timeouts, fences, leases, operations, rows};
 use crate::engine::ports::{Answer, Failure, FenceSession};
+use crate::failpoint::hit;
 use crate::protocol::fence::{Committed, LeaseRow, Write};
 use crate::protocol::lease::{DbTime, FencingToken};
 use crate::protocol::operation::{OperationId, Stored};
@@ -72,6 +73,7 @@ impl LockedSession {
             // lock was not one. Rolled back, but said as unknown: nothing may be built on it.
             return Err(Fault::Row("the row is not as it was locked").unknown(stage));
         };
+        hit("after_operations_insert", self.seen.lease.as_str());
         // Its limit lies below statement_timeout, which would otherwise end a wait for a standby by
         // itself and let the COMMIT succeed.
         let commit = async { sqlx::raw_sql("COMMIT").execute(session.conn()?).await.map(drop) };

@@ -32,7 +32,7 @@ pub fn load(credentials: &Credentials) -> anyhow::Result<Signer> {
 pub fn generate(path: &Path) -> anyhow::Result<String> {
     let named = || format!("signing key {}", path.display());
     let mut file = create(path).with_context(named)?;
-    let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
+    let key = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new())
         .map_err(|_| anyhow::anyhow!("no key could be made"))?;
     let signer = Signer::from_pkcs8(key.as_ref(), "", "")?;
     file.write_all(encode(key.as_ref()).as_bytes()).with_context(named)?;

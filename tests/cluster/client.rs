@@ -92,11 +92,22 @@ impl Client {
         self.post(&format!("/v1/leases/{lease}/acquire"), Some(crate::world::WORKER), &[], &body)
     }
 
-    /// Acquires, again on every retryable answer, until the lease is the caller's.
+    /// Acquires for a short time (2.5 s), again on every retryable answer, until it is the caller's.
     #[track_caller]
     pub fn take(&self, lease: &str, owner: &str, within: Duration) -> Holder {
+        self.take_for(lease, owner, 2_500, within)
+    }
+
+    /// Acquires for longer than any test takes.
+    #[track_caller]
+    pub fn hold(&self, lease: &str, owner: &str, within: Duration) -> Holder {
+        self.take_for(lease, owner, 600_000, within)
+    }
+
+    #[track_caller]
+    fn take_for(&self, lease: &str, owner: &str, ttl_ms: u64, within: Duration) -> Holder {
         let body = crate::world::wait_for("the lease is acquired", within, || {
-            let answer = self.acquire(lease, owner, json!({ "wait_ms": 2_000 }));
+            let answer = self.acquire(lease, owner, json!({ "ttl_ms": ttl_ms, "wait_ms": 2_000 }));
             match answer.status {
                 200 => Some(answer.body),
                 0 | 409 | 429 | 503 | 504 => None,

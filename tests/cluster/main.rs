@@ -16,12 +16,12 @@
     reason = "a test that is wrong about a value fails, which is what it is for"
 )]
 
+#[path = "../support/chaos_proxy.rs"]
+mod chaos_proxy;
 mod client;
 mod crash;
 mod late_end;
 mod neighbours;
 mod outage;
-#[path = "../support/chaos_proxy.rs"]
-mod chaos_proxy;
 mod takeover;
 mod world;

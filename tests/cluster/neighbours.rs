@@ -1,7 +1,7 @@
 //! Operations that share a batch: one that fails alone does not fail its neighbours.
 
 use crate::client::{Answer, Client, Holder};
-use crate::world::{World, wait_for};
+use crate::world::World;
 use serde_json::{Value, json};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn at_once(client: &Client, holder: &Holder, posts: Vec<(String, Value)>) -> Vec
     let threads: Vec<_> = posts
         .into_iter()
         .map(|(id, records)| {
-            let (client, holder, barrier) = (client.clone(), holder.clone(), barrier.clone());
+            let (client, holder, barrier) = (client.clone(), holder.clone(), Arc::clone(&barrier));
             std::thread::spawn(move || {
                 barrier.wait();
                 let answer = client.records(&holder, &id, &records);
@@ -26,23 +26,11 @@ fn at_once(client: &Client, holder: &Holder, posts: Vec<(String, Value)>) -> Vec
     threads.into_iter().map(|t| t.join().unwrap()).collect()
 }
 
-fn long_lease(client: &Client) -> Holder {
-    let body = wait_for("the lease is acquired", SOON, || {
-        let answer = client.acquire(LEASE, "w", json!({ "ttl_ms": 60_000 }));
-        (answer.status == 200).then_some(answer.body)
-    });
-    Holder {
-        lease: LEASE.to_owned(),
-        token: body["token"].as_str().unwrap().parse().unwrap(),
-        credential: body["credential"].as_str().unwrap().to_owned(),
-    }
-}
-
 /// Rounds of one guilty operation among fifteen good ones.
 fn guilty_among_good(world: &World, guilty: &Value, status: u16, code: &str) {
     let gateway = world.gateway("g1");
     let client = gateway.client();
-    let holder = long_lease(&client);
+    let holder = client.hold(LEASE, "w", SOON);
     for round in 0..5 {
         let good = json!([{ "topic": world.topic, "value": "good" }]);
         let mut posts: Vec<(String, Value)> =
@@ -82,7 +70,7 @@ fn a_topic_found_missing_late_does_not_fail_the_neighbours() {
     world.create_topic(&gone, 1, &[]);
     let gateway = world.gateway("g1");
     let client = gateway.client();
-    let holder = long_lease(&client);
+    let holder = client.hold(LEASE, "w", SOON);
     // The gateway has seen the topic, and then it goes.
     let guilty = json!([{ "topic": gone, "value": "v" }]);
     client.records(&holder, "seen", &guilty).expect(200);
@@ -109,7 +97,7 @@ fn many_identical_posts_at_once_are_one_operation() {
     let world = World::new("identical");
     let gateway = world.gateway("g1");
     let client = gateway.client();
-    let holder = long_lease(&client);
+    let holder = client.hold(LEASE, "w", SOON);
     let records = json!([{ "topic": world.topic, "value": "v" }]);
     let other = json!([{ "topic": world.topic, "value": "other" }]);
     let mut posts: Vec<(String, Value)> =

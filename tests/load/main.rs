@@ -48,17 +48,9 @@ fn p50_ms(times: usize, mut call: impl FnMut(usize)) -> f64 {
     median((50..50 + times).map(|k| one(k, &mut call)).collect())
 }
 
+/// For longer than the run.
 fn hold(client: &Client, lease: &str) -> Holder {
-    let more = json!({ "ttl_ms": 3_600_000 });
-    let body = world::wait_for("the lease is acquired", Duration::from_secs(30), || {
-        let answer = client.acquire(lease, "bench", more.clone());
-        (answer.status == 200).then_some(answer.body)
-    });
-    Holder {
-        lease: lease.to_owned(),
-        token: body["token"].as_str().unwrap().parse().unwrap(),
-        credential: body["credential"].as_str().unwrap().to_owned(),
-    }
+    client.hold(lease, "bench", Duration::from_secs(30))
 }
 
 /// Acknowledged operations a second of `posters` threads over the given leases.

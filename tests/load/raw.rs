@@ -57,8 +57,8 @@ impl Producer {
     pub fn transaction(&mut self, topic: &str, ledger: &str) {
         let value = "x".repeat(100);
         self.producer.begin_transaction().unwrap();
-        self.send(BaseRecord::to(topic).payload(&value));
-        self.send(BaseRecord::to(ledger).key("raw").payload(&value).partition(0));
+        self.send(BaseRecord::to(topic).payload(value.as_str()));
+        self.send(BaseRecord::to(ledger).key("raw").payload(value.as_str()).partition(0));
         self.producer.commit_transaction(Duration::from_secs(10)).unwrap();
     }
 }
@@ -71,7 +71,7 @@ pub fn many(count: usize, world: &World, ledger: &str, round: usize, run: Durati
     let from = Instant::now();
     std::thread::scope(|scope| {
         for mut producer in producers {
-            let (done, stop) = (done.clone(), stop.clone());
+            let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     producer.transaction(&world.topic, ledger);

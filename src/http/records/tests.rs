@@ -69,7 +69,8 @@ fn null_empty_and_absent_stay_apart() {
 fn headers_keep_their_order_their_repeats_and_their_nulls() {
     let record = with(
         r#""value":"v","headers":[{"name":"h","value":"1"},{"name":"h","value":"2"},
-           {"name":"g","value":null},{"name":"g","value":""},{"name":"b","value":{"base64":"AP8="}}]"#,
+           {"name":"g","value":null},{"name":"g","value":""},
+           {"name":"b","value":{"base64":"AP8="}}]"#,
     );
     let headers: Vec<_> =
         record.unwrap().headers.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();

@@ -18,17 +18,17 @@ fn limits() -> ServerLimits {
     ServerLimits {
         connections_max: 2,
         header_timeout: SOON,
-        idle_timeout: SOON * 4,
+        idle_timeout: SOON * 10,
         drain_timeout: Duration::from_secs(5),
     }
 }
 
-async fn served(router: Router) -> Served {
+async fn served(router: Router, limits: ServerLimits) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
     let stopped = async { stopped.await.unwrap_or(()) };
-    let task = telemetry::spawn("test", listen(listener, router, limits(), stopped));
+    let task = telemetry::spawn("test", listen(listener, router, limits, stopped));
     Served { address, stop, task }
 }
 
@@ -45,7 +45,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn a_connection_that_sends_no_whole_head_is_closed() {
-    let served = served(hello()).await;
+    let served = served(hello(), limits()).await;
     for start in ["", "GET / HTTP/1.1\r\nHost: x\r\n"] {
         let (mut stream, begun) =
             (TcpStream::connect(served.address).await.unwrap(), Instant::now());
@@ -58,7 +58,7 @@ async fn a_connection_that_sends_no_whole_head_is_closed() {
 
 #[tokio::test]
 async fn an_idle_connection_outlives_the_deadline_of_a_head() {
-    let served = served(hello()).await;
+    let served = served(hello(), limits()).await;
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     let mut buffer = vec![0; 4_096];
     for _ in 0..2 {
@@ -80,7 +80,7 @@ async fn a_stop_lets_a_request_that_has_begun_end() {
             "late"
         }),
     );
-    let served = served(router).await;
+    let served = served(router, limits()).await;
     let mut idle = TcpStream::connect(served.address).await.unwrap();
     let mut busy = TcpStream::connect(served.address).await.unwrap();
     busy.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -94,7 +94,8 @@ async fn a_stop_lets_a_request_that_has_begun_end() {
 
 #[tokio::test]
 async fn a_surplus_connection_waits_for_its_turn() {
-    let served = served(hello()).await;
+    let patient = ServerLimits { header_timeout: Duration::from_secs(30), ..limits() };
+    let served = served(hello(), patient).await;
     let first = TcpStream::connect(served.address).await.unwrap();
     let second = TcpStream::connect(served.address).await.unwrap();
     let mut third = TcpStream::connect(served.address).await.unwrap();

@@ -9,6 +9,7 @@ use super::Reply;
 use super::record::base_record;
 use super::watch::{Batch, Watch};
 use crate::engine::ports::{EndTxn, Failure, Refused};
+use crate::failpoint::hit;
 use crate::kafka::KafkaOptions;
 use crate::kafka::error::{
     answer, call_failed, describe, init_failed, record_refused, unavailable, unknown,
@@ -65,6 +66,8 @@ pub(super) struct Worker {
     gate: Gate,
     in_transaction: bool,
     message_bytes_max: u64,
+    /// For the fail points.
+    lease: String,
 }
 
 impl Worker {
@@ -125,7 +128,11 @@ impl Worker {
                 .map_err(|_| unknown(stage, "no thread"))?
         };
         let message_bytes_max = u64::try_from(options.message_bytes_max).unwrap_or(u64::MAX);
-        Ok((Self { producer, watch, gate, in_transaction: false, message_bytes_max }, poller))
+        let lease = id.decode().map(|(_, lease)| lease.to_string()).unwrap_or_default();
+        Ok((
+            Self { producer, watch, gate, in_transaction: false, message_bytes_max, lease },
+            poller,
+        ))
     }
 
     fn serve(&mut self, inbox: &Receiver<Command>) {
@@ -163,6 +170,7 @@ impl Worker {
                 return answer(reply, Err(self.failed(stage, &error)));
             }
             self.in_transaction = true;
+            hit("after_begin", &self.lease);
         }
         let sizes = records.iter().map(|r| (Arc::clone(&r.topic), r.payload_bytes()));
         self.watch.begin(Batch::new(stage, sizes, reply));
@@ -170,6 +178,9 @@ impl Worker {
             if let Err((error, _)) = self.producer.send(base_record(record, index)) {
                 self.watch.fail(self.refused(stage, record, index, &error));
                 return;
+            }
+            if index == 0 {
+                hit("after_first_send", &self.lease);
             }
         }
     }

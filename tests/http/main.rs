@@ -1,0 +1,12 @@
+//! The routers in process: who is let in, what is read, and how a refusal looks.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test that is wrong about a value fails, which is what it is for"
+)]
+
+mod identities;
+mod limits;
+mod requests;
+mod support;
