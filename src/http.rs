@@ -102,6 +102,8 @@ pub fn admin_router(gateway: Arc<Gateway>) -> Router {
         .route("/livez", get(ops::live))
         .route("/readyz", get(ops::ready))
         .route("/version", get(ops::version));
+    #[cfg(feature = "failpoints")]
+    let routes = routes.route("/failpoints", post(ops::arm));
     layered(routes, gateway)
 }
 

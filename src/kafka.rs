@@ -158,15 +158,18 @@ impl KafkaOptions {
             .set("check.crcs", "true")
             .set("fetch.min.bytes", "1")
             .set("fetch.wait.max.ms", "250")
-            .set("fetch.error.backoff.ms", "50")
-            .set("fetch.queue.backoff.ms", "20");
+            .set("fetch.error.backoff.ms", "50");
         if role == ledger::ROLE {
-            config.set("statistics.interval.ms", "500").set("queued.max.messages.kbytes", "32768");
+            config
+                .set("statistics.interval.ms", "500")
+                .set("queued.max.messages.kbytes", "32768")
+                .set("fetch.queue.backoff.ms", "20");
         } else if role == reader::ROLE {
             // One record is wanted: prefetch as little as can be.
             let bytes = LEDGER_RECORD_MAX.saturating_mul(2).to_string();
             config
                 .set("queued.min.messages", "1")
+                .set("fetch.queue.backoff.ms", "1")
                 .set("queued.max.messages.kbytes", "1024")
                 .set("fetch.message.max.bytes", &bytes);
         }

@@ -55,7 +55,7 @@ pub struct Timeouts {
     pub idle_in_transaction: Duration,
     /// For a session from a pool, a new connection included.
     pub checkout: Duration,
-    /// For a COMMIT; below `statement`.
+    /// For a COMMIT, which `statement` does not cover; below it.
     pub commit: Duration,
 }
 

@@ -185,7 +185,9 @@ impl Actor {
     async fn wait(&mut self, resume: Option<u64>, now: u64) -> Option<Next> {
         let due = resume.map(|at| Duration::from_millis(at.saturating_sub(now)));
         let due = due.unwrap_or(self.deps.settings.idle);
-        let takes_ordered = self.held.is_none();
+        // What the machine holds is bounded, too; the mailbox behind it says that it is full.
+        let takes_ordered =
+            self.held.is_none() && self.machine.waiting() < self.deps.settings.queue;
         let closed = self.mailbox.first.is_closed() && self.mailbox.ordered.is_closed();
         if closed && resume.is_none() && self.held.is_none() {
             return Some(Next::Stop);

@@ -57,3 +57,12 @@ pub(super) async fn version(State(gateway): State<Arc<Gateway>>) -> Json<Version
         kafka_engine: "rdkafka",
     })
 }
+
+/// Arms a fail point: test builds only.
+#[cfg(feature = "failpoints")]
+pub(super) async fn arm(
+    axum::Json(point): axum::Json<crate::failpoint::Armed>,
+) -> axum::response::NoContent {
+    crate::failpoint::arm(point);
+    axum::response::NoContent
+}

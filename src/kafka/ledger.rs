@@ -151,8 +151,8 @@ struct Ending(Shared);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.start_again("the tail has ended");
         self.0.state().ended = true;
+        self.0.start_again("the tail has ended");
     }
 }
 

@@ -21,10 +21,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use worker::{Command, Worker};
+use worker::{Command, STACK_BYTES, Worker};
 
 /// How long an end waits for the client to be gone; past it the thread goes on alone.
 const DISCARD_WAIT: Duration = Duration::from_millis(500);
+/// How long before the caller's deadline the thread's own is over.
+const HEARD_BEFORE: Duration = Duration::from_millis(50);
 /// One caller, one call at a time; the rest is room for what a late call left behind.
 const COMMANDS_MAX: usize = 4;
 
@@ -54,6 +56,7 @@ impl Producer {
         let deadline = deadline(within);
         std::thread::Builder::new()
             .name("kafka-txn".to_owned())
+            .stack_size(STACK_BYTES)
             .spawn(move || {
                 Worker::run(&options, &id, deadline, ready, &inbox);
                 drop(leaving);
@@ -102,9 +105,11 @@ impl Producer {
     }
 }
 
+/// The thread's deadline: a little before the caller's, so that what it then knows is still heard.
 fn deadline(within: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(within).unwrap_or(now)
+    let heard = within.saturating_sub(HEARD_BEFORE.min(within.div_f32(10.0)));
+    now.checked_add(heard).unwrap_or(now)
 }
 
 async fn within_deadline<T>(

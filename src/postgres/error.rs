@@ -93,8 +93,8 @@ pub(super) fn is_dead_session(error: &sqlx::Error) -> bool {
     ended || matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
 }
 
-/// After an ERROR of one of these a statement that commits by itself was rolled back. Not in it: all
-/// that end a session (57P.., 08...) and internal errors (XX...), during or after its commit.
+/// After an ERROR of one of these a statement that commits by itself was rolled back. Not in it:
+/// all that end a session (57P.., 08...) and internal errors (XX...), during or after its commit.
 fn leaves_nothing(sqlstate: &str) -> bool {
     // Cancelled by statement_timeout or by hand; a *commit's* wait that is cancelled is a warning.
     const ALONE: [&str; 2] = ["57014", "P0001"];

@@ -1,8 +1,8 @@
 //! The fence row: lock it, advance it, mark it.
 //!
-//! Every write here is one statement of a session that holds the row's lock, and every one names the
-//! token, the seq and the nonce that the session read under that lock (I3): should the lock not be
-//! what it seemed, no row matches and nothing is written. Never draws a token, never commits.
+//! Every write here is one statement of a session that holds the row's lock, and every one names
+//! the token, the seq and the nonce that the session read under that lock (I3): should the lock not
+//! be what it seemed, no row matches and nothing is written. Never draws a token, never commits.
 
 use super::checkout::Session;
 use super::operations::Columns;

@@ -1,7 +1,7 @@
 //! Which installation a database belongs to, and whether its schema is the one built in.
 //!
-//! Owns the `installation` row's first insert and its comparison at every start, and the migrations.
-//! Never raises the incarnation: that is the owner role's, by hand.
+//! Owns the `installation` row's first insert and its comparison at every start, and the
+//! migrations. Never raises the incarnation: that is the owner role's, by hand.
 
 use super::Postgres;
 use super::checkout::{commits, within};

@@ -1,8 +1,9 @@
 //! The lease row: make it, lock it, hold it, renew it, end it.
 //!
 //! A lease is held iff the database's clock, read after the row's lock was got, is below
-//! `expires_at` (and it was not released). Writes of a session that holds the fence row's lock carry
-//! the same guards as in `fences`. Lock order: fence, then lease; a renew locks the lease row only.
+//! `expires_at` (and it was not released). Writes of a session that holds the fence row's lock
+//! carry the same guards as in `fences`. Lock order: fence, then lease; a renew locks the lease row
+//! only.
 
 use super::checkout::Session;
 use super::fences::{Home, Opened, Seen, Written};
@@ -46,9 +47,9 @@ impl End {
 
 /// Inserts the missing rows of a lease.
 ///
-/// One statement that commits by itself, so there is never one row without the other. Of two at once
-/// the second waits for the first and then does nothing. No clock: an empty row has token 0, which
-/// nobody holds.
+/// One statement that commits by itself, so there is never one row without the other. Of two at
+/// once the second waits for the first and then does nothing. No clock: an empty row has token 0,
+/// which nobody holds.
 pub(super) async fn ensure(
     session: &mut Session,
     lease: &LeaseName,
@@ -81,16 +82,20 @@ pub(super) async fn lock(session: &mut Session, lease: &LeaseName) -> Result<boo
 /// Which clock: `held` waits for the row's lock and hands on its newest version; `judged` reads the
 /// clock for a row that `held` has handed on, so after the lock was got. Both are MATERIALIZED: the
 /// planner may not merge them and move the clock in front of the wait. (A plain `UPDATE ... WHERE
-/// clock_timestamp() < expires_at` reads it before it waits: it revives a lease that ended meanwhile.)
+/// clock_timestamp() < expires_at` reads it before it waits: it revives a lease that ended
+/// meanwhile.)
 ///
 /// Atomic: between that clock and the commit nobody else can change the row, which is locked. The
 /// update's own target may be a version older than the locked one (the statement's snapshot is from
 /// before the wait); Postgres then takes the newest version, which is the one that we hold, and
 /// checks again with the same `judged`. GREATEST: never shorter, and two renews never add up.
 ///
+/// A credential that is over renews nothing, by the same clock: an old one left behind by a renew
+/// would keep a lease alive that its holder has lost sight of.
+///
 /// The fence row is read unlocked in that older snapshot. That is enough: its token, owner and
-/// incarnation must be the credential's, and an install of another token also changes the lease row,
-/// whose newest version is compared too. A quarantine that commits meanwhile may be missed: it
+/// incarnation must be the credential's, and an install of another token also changes the lease
+/// row, whose newest version is compared too. A quarantine that commits meanwhile may be missed: it
 /// forbids writing, which every batch checks under the fence row's lock, not holding.
 pub(super) async fn renew(
     session: &mut Session,
@@ -114,6 +119,7 @@ pub(super) async fn renew(
            WHERE leases.lease = judged.lease
                AND judged.token = $2 AND judged.owner = $3 AND judged.token > 0
                AND NOT judged.released AND judged.now < judged.expires_at
+               AND extract(epoch FROM judged.now) < $6::bigint
                AND fences.token = $2 AND fences.owner = $3 AND fences.incarnation = $4
                AND fences.quarantine IS NULL
            RETURNING leases.identity, leases.ttl_ms, leases.request_id,
@@ -124,6 +130,7 @@ pub(super) async fn renew(
         credential.owner.as_str(),
         big(credential.incarnation.0),
         request.ttl_ms.map(big),
+        credential.expires_s,
     )
     .fetch_optional(session.conn()?)
     .await?;
@@ -143,11 +150,11 @@ pub(super) async fn renew(
 
 /// Installs a token: both rows, redo and history.
 ///
-/// Atomic: lease row, redo and history hang on the fence row that the update changed, and the result
-/// on both rows. The new token must be above the one seen (and a trigger holds that too), and a
-/// lease that is still held yields no row. The clock is this statement's: expiry is counted from the
-/// step that installs, not from when the acquire began. Both rows are locked already, so nothing
-/// here waits after the clock was read.
+/// Atomic: lease row, redo and history hang on the fence row that the update changed, and the
+/// result on both rows. The new token must be above the one seen (and a trigger holds that too),
+/// and a lease that is still held yields no row. The clock is this statement's: expiry is counted
+/// from the step that installs, not from when the acquire began. Both rows are locked already, so
+/// nothing here waits after the clock was read.
 pub(super) async fn install(
     session: &mut Session,
     seen: &Seen,
@@ -171,8 +178,8 @@ pub(super) async fn install(
            ), held AS (
                UPDATE leases
                SET token = fence.token, owner = fence.owner, identity = $13,
-                   expires_at = fence.now + $14::bigint * interval '1 millisecond', released = false,
-                   ttl_ms = $14, request_id = $15, updated_at = fence.now
+                   expires_at = fence.now + $14::bigint * interval '1 millisecond',
+                   released = false, ttl_ms = $14, request_id = $15, updated_at = fence.now
                FROM fence
                WHERE leases.lease = fence.lease
                    AND (leases.token = 0 OR leases.released OR leases.expires_at <= fence.now)

@@ -1,10 +1,10 @@
 //! Hears the warnings that a statement brings with its success.
 //!
-//! A COMMIT that Postgres stopped waiting for (a synchronous standby, a cancelled wait) is answered
-//! as a success *with a warning*, and the driver only passes a warning on as a tracing event. So a
-//! statement whose success counts is polled with a subscriber of our own as this thread's default:
-//! whatever the process has installed or filtered, the event ends up here. Never judges a warning:
-//! any of them makes a success unknown.
+//! A COMMIT whose wait for a synchronous standby was cancelled is answered as a success *with a
+//! warning* ("might not have been replicated"), and the driver only passes a warning on as a
+//! tracing event. So a statement whose success counts is polled with a subscriber of our own as
+//! this thread's default: whatever the process has installed or filtered, the event ends up here.
+//! Never judges a warning: any of them makes a success unknown.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

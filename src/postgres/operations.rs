@@ -59,8 +59,8 @@ pub(super) fn texts(ids: &[OperationId]) -> Vec<String> {
     ids.iter().map(|id| id.as_str().to_owned()).collect()
 }
 
-/// Looks operations up. Under the fence row's lock nobody can add one of this lease: every insert is
-/// part of a statement that first changed the locked row.
+/// Looks operations up. Under the fence row's lock nobody can add one of this lease: every insert
+/// is part of a statement that first changed the locked row.
 pub(super) async fn find(
     session: &mut Session,
     lease: &LeaseName,

@@ -9,9 +9,10 @@ use sqlx::PgPool;
 /// Draws tokens on sessions of its own.
 ///
 /// A sequence is never rolled back, but what it handed out is on disk only after a later flush: a
-/// token drawn by a transaction that is then rolled back could be drawn again after a crash, and the
-/// ledger may have seen it. So a token is drawn by a statement that commits by itself, and leaves
-/// only when that COMMIT is known. (The locked session cannot do that: it would lose its lock.)
+/// token drawn by a transaction that is then rolled back could be drawn again after a crash, and
+/// the ledger may have seen it. So a token is drawn by a statement that commits by itself, and
+/// leaves only when that COMMIT is known. (The locked session cannot do that: it would lose its
+/// lock.)
 #[derive(Clone)]
 pub(super) struct Draws {
     pool: PgPool,

@@ -119,8 +119,10 @@ impl Refusal {
             | Self::LeaseReleased { side_effect, .. }
             | Self::Record { side_effect, .. } => *side_effect,
             Self::OperationConflict => SideEffect::Committed,
-            Self::LeaseNotFound | Self::LeaseHeld { .. } => SideEffect::None,
-            Self::CredentialExpired
+            Self::LeaseHeld { .. } => SideEffect::None,
+            // To one with a credential a row that is gone is a row that went back.
+            Self::LeaseNotFound
+            | Self::CredentialExpired
             | Self::Quarantined
             | Self::PostgresUnavailable
             | Self::KafkaUnavailable

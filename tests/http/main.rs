@@ -8,5 +8,11 @@
 
 mod identities;
 mod limits;
+#[path = "../support"]
+#[allow(dead_code, reason = "this binary uses a part of it")]
+mod shared {
+    pub(crate) mod gateway;
+    pub(crate) mod memory;
+}
 mod requests;
 mod support;

@@ -129,33 +129,59 @@ async fn a_topic_that_is_ours_or_not_served_is_refused() {
     }
 }
 
+/// Sends one call of a holder and expects 200.
+async fn good(gateway: &Arc<fencepost::http::Gateway>, call: Call) -> serde_json::Value {
+    let answer = answer(data_router(Arc::clone(gateway)), call).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    answer.body
+}
+
 #[tokio::test]
-async fn a_good_request_reaches_the_engine_and_its_refusal_comes_back() {
+async fn a_lease_is_taken_used_renewed_and_given_back() {
     let gateway = gateway();
-    let own = credential(&gateway, "matter.7");
+    let granted = good(&gateway, acquire().json(r#"{"owner":"indexer-17","ttl_ms":30000}"#)).await;
+    assert_eq!(granted["transactional_id"], "fencepost:test:matter.7");
+    assert!(granted["expires_in_ms"].as_u64().unwrap() <= 30_000);
+    let own = granted["credential"].as_str().unwrap().to_owned();
     let on = |path: &str| Call::new("POST", &format!("/v1/leases/matter.7/{path}")).bearer(&own);
-    for call in [
-        acquire().json(r#"{"owner":"indexer-17","ttl_ms":30000}"#),
-        on("renew"),
-        on("renew").json(r#"{"ttl_ms":30000}"#),
-        on("release"),
-        on("release").json("{}"),
-        produce(&gateway).json(GOOD),
-    ] {
-        let answer = answer(data_router(Arc::clone(&gateway)), call).await;
-        assert_eq!((answer.status.as_u16(), answer.code()), (429, "busy"));
-        assert_eq!(answer.headers["retry-after"], "1");
-        assert_eq!(answer.body["side_effect"], "maybe");
+    let post = || on("records").with("idempotency-key", "op-1").json(GOOD);
+    let first = good(&gateway, post()).await;
+    assert_eq!((&first["replayed"], &first["batch_seq"]), (&json!(false), &json!(1)));
+    let again = good(&gateway, post()).await;
+    assert_eq!((&again["replayed"], &again["offsets"]), (&json!(true), &first["offsets"]));
+    let renewed = good(&gateway, on("renew").json(r#"{"ttl_ms":60000}"#)).await;
+    assert_eq!((&renewed["token"], &renewed["ttl_ms"]), (&granted["token"], &json!(60_000)));
+    let seen = good(&gateway, Call::new("GET", "/v1/leases/matter.7").bearer(&own)).await;
+    assert_eq!((&seen["state"], &seen["batch_seq"]), (&json!("held"), &json!(1)));
+    for _ in 0..2 {
+        assert_eq!(good(&gateway, on("release")).await["released"], true);
     }
+    let late = on("records").with("idempotency-key", "op-2").json(GOOD);
+    let late = answer(data_router(Arc::clone(&gateway)), late).await;
+    assert_eq!((late.status.as_u16(), late.code()), (412, "lease_released"));
+    assert_eq!(late.body["side_effect"], "none");
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_says_so_and_names_when_to_come_back() {
+    let gateway = gateway();
+    gateway.engine.stop_accepting();
+    let call = produce(&gateway).json(GOOD);
+    let answer = answer(data_router(Arc::clone(&gateway)), call).await;
+    assert_eq!((answer.status.as_u16(), answer.code()), (503, "shutting_down"));
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert_eq!(answer.body["side_effect"], "maybe");
 }
 
 #[tokio::test]
 async fn readiness_names_each_dependency() {
-    let router = admin_router(gateway());
+    let gateway = gateway();
+    gateway.engine.stop_accepting();
+    let router = admin_router(gateway);
     let ready = answer(router.clone(), Call::new("GET", "/readyz")).await;
     assert_eq!(ready.status, StatusCode::SERVICE_UNAVAILABLE);
     let expected = json!({
-        "ready": false, "postgres": false, "kafka": false, "ledger": false, "accepting": true,
+        "ready": false, "postgres": true, "kafka": true, "ledger": true, "accepting": false,
     });
     assert_eq!(ready.body, expected);
     let live = answer(router.clone(), Call::new("GET", "/livez")).await;

@@ -1,4 +1,4 @@
-//! A gateway on the stub engine, calls, and what every refusal has.
+//! A gateway on memory stores, calls, and what every refusal has.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
@@ -69,8 +69,9 @@ pub(crate) fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
+/// The real engine on memory stores.
 pub(crate) fn engine() -> Engine {
-    Engine {}
+    crate::shared::gateway::Gateway::new(&crate::shared::memory::World::new(), 7).engine
 }
 
 pub(crate) fn gateway() -> Arc<Gateway> {

@@ -91,12 +91,15 @@ fn ratios_of_the_gateway_to_raw_kafka_and_raw_postgres() {
     let gateway = world.gateway("g1");
     let client = gateway.client();
     let ledger = format!("ledger.{}", world.name);
+    // The raw producers write beside the gateway's topic, so that it can be audited at the end.
+    let other = format!("data.raw.{}", world.name);
+    world.create_topic(&other, 3, &[]);
     let records = json!([{ "topic": world.topic, "value": "x".repeat(100) }]);
     let lone = hold(&client, "lone");
     let (mut posts, mut kafkas, mut postgreses) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let mut raw = raw::Producer::new(&format!("raw-{}-{round}", world.name));
-        kafkas.push(p50_ms(400, |_| raw.transaction(&world.topic, &ledger)));
+        kafkas.push(p50_ms(400, |_| raw.transaction(&other, &ledger)));
         let mut postgres = raw::Postgres::new(&world);
         postgreses.push(p50_ms(400, |k| postgres.transaction(&format!("{round}-{k}"))));
         posts.push(p50_ms(400, |k| {
@@ -117,7 +120,7 @@ fn ratios_of_the_gateway_to_raw_kafka_and_raw_postgres() {
     for round in 0..ROUNDS {
         let lone = std::slice::from_ref(&lone);
         ones.push(posts_per_s(&world, &client, lone, 1, &format!("one-{round}")));
-        raws.push(raw::many(32, &world, &ledger, round, RUN));
+        raws.push(raw::many(32, &world, &other, &ledger, round, RUN));
         leases.push(posts_per_s(&world, &client, &many, 32, &format!("leases-{round}")));
         posters.push(posts_per_s(&world, &client, lone, 16, &format!("posters-{round}")));
     }

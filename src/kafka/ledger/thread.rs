@@ -66,13 +66,19 @@ fn begin(options: &KafkaOptions, shared: &Shared, generation: u64) -> Result<Rea
         }
     };
     let mut assignment = TopicPartitionList::new();
-    let mut begun = Vec::new();
+    let (mut begun, mut answering) = (Vec::new(), true);
     for partition in partitions {
         let placed = assignment.add_partition_offset(topic, partition, Offset::Beginning);
         placed.map_err(|error| describe(&error))?;
-        // Under read_committed the high watermark asked for is the last stable offset.
-        let stable = consumer.fetch_watermarks(topic, partition, ASK_WAIT);
-        begun.push((partition, stable.ok().map(|(_, stable)| stable)));
+        // Under read_committed the high watermark asked for is the last stable offset. Where it is
+        // not told, the end of the partition will do.
+        let stable = if answering {
+            consumer.fetch_watermarks(topic, partition, ASK_WAIT).ok().map(|(_, stable)| stable)
+        } else {
+            None
+        };
+        answering = stable.is_some();
+        begun.push((partition, stable));
     }
     shared.begin(begun);
     consumer.assign(&assignment).map_err(|error| describe(&error))?;

@@ -18,13 +18,27 @@ use crate::protocol::operation::{Placed, Record};
 use crate::protocol::transactional_id::TransactionalId;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, Producer as _};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One poll of the polling thread; events wake it, so this bounds only how late it ends.
-const POLL_SLICE: Duration = Duration::from_millis(20);
+/// Stack of a producer's threads; there are two for every open lease.
+pub(super) const STACK_BYTES: usize = 512 * 1_024;
+/// One poll of the polling thread lasts this long for every thread that polls, within limits.
+/// Events wake it, so this bounds only how late it ends; but the wrapper spins through the last
+/// millisecond of each, which many short ones would make dear.
+const POLL_SLICE_EACH: Duration = Duration::from_millis(10);
+const POLL_SLICE_MIN: Duration = Duration::from_millis(20);
+const POLL_SLICE_MAX: Duration = Duration::from_millis(250);
+/// Threads that poll at this moment.
+static POLLING: AtomicU32 = AtomicU32::new(0);
+/// How long an initialisation is waited for before it is asked what holds it up.
+const INIT_SLICE: Duration = Duration::from_millis(5);
+/// Pauses between two clients while an old transaction is being ended.
+const PAUSE_FIRST: Duration = Duration::from_millis(2);
+const PAUSE_LAST: Duration = Duration::from_millis(200);
 /// How often an idle producer works off its log lines.
 const IDLE_DRAIN: Duration = Duration::from_secs(10);
 /// How long a commit waits for the line that says that it has returned.
@@ -98,31 +112,27 @@ impl Worker {
         deadline: Instant,
     ) -> Result<(Self, JoinHandle<()>), Failure> {
         let stage = "open";
-        let watch = Watch::default();
-        let producer = options.producer(id, watch.clone()).map_err(|error| {
-            tracing::error!(error = %describe(&error), "no kafka producer");
-            unavailable(stage)
-        })?;
-        // Metadata first: with no broker known and up, librdkafka asks for the coordinator again
-        // only 500 ms later. Nothing has been asked of the coordinator until this has come.
-        let asked = producer.client().fetch_metadata(Some(&options.ledger_topic), left(deadline));
-        if let Err(error) = asked {
-            tracing::debug!(error = %describe(&error), "no metadata for a new producer");
-            return Err(unavailable(stage));
-        }
-        if let Err(error) = producer.init_transactions(left(deadline)) {
-            let fatal = producer.client().fatal_error().map(|(code, _)| code);
-            return Err(init_failed(&error, fatal, id.as_str()));
-        }
+        let mut pause = PAUSE_FIRST;
+        let (producer, watch) = loop {
+            if let Some(initialised) = initialise(options, id, deadline)? {
+                break initialised;
+            }
+            std::thread::sleep(pause.min(left(deadline)));
+            pause = pause.saturating_mul(2).min(PAUSE_LAST);
+        };
         let producer = Arc::new(producer);
         let gate = Gate::default();
         let poller = {
             let (producer, gate) = (Arc::clone(&producer), gate.clone());
             std::thread::Builder::new()
                 .name("kafka-txn-poll".to_owned())
+                .stack_size(STACK_BYTES)
                 .spawn(move || {
                     while gate.busy() {
-                        producer.poll(POLL_SLICE);
+                        let polling = POLLING.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                        let slice = POLL_SLICE_EACH.saturating_mul(polling);
+                        producer.poll(slice.clamp(POLL_SLICE_MIN, POLL_SLICE_MAX));
+                        POLLING.fetch_sub(1, Ordering::Relaxed);
                     }
                 })
                 .map_err(|_| unknown(stage, "no thread"))?
@@ -233,6 +243,45 @@ impl Worker {
     fn failed(&self, stage: &'static str, error: &KafkaError) -> Failure {
         let fatal = self.producer.client().fatal_error().map(|(code, _)| code);
         call_failed(stage, error, fatal)
+    }
+}
+
+/// A client that is initialised; `None` if the old owner's transaction was still being ended.
+/// Then librdkafka would ask again only 500 ms later, on a timer of its own; a new client asks at
+/// once. The one dropped has had its answer, so that nothing of it is on its way any more.
+fn initialise(
+    options: &KafkaOptions,
+    id: &TransactionalId,
+    deadline: Instant,
+) -> Result<Option<(BaseProducer<Watch>, Watch)>, Failure> {
+    let stage = "open";
+    let watch = Watch::default();
+    let producer = options.producer(id, watch.clone()).map_err(|error| {
+        tracing::error!(error = %describe(&error), "no kafka producer");
+        unavailable(stage)
+    })?;
+    // Metadata first: with no broker known and up, librdkafka asks for the coordinator again only
+    // 500 ms later. Nothing has been asked of the coordinator until this has come.
+    let asked = producer.client().fetch_metadata(Some(&options.ledger_topic), left(deadline));
+    if let Err(error) = asked {
+        tracing::debug!(error = %describe(&error), "no metadata for a new producer");
+        return Err(unavailable(stage));
+    }
+    loop {
+        let left = left(deadline);
+        let Err(error) = producer.init_transactions(left.min(INIT_SLICE)) else {
+            return Ok(Some((producer, watch)));
+        };
+        let KafkaError::Transaction(why) = &error else {
+            return Err(init_failed(&error, None, id.as_str()));
+        };
+        if !why.is_retriable() || left.is_zero() {
+            let fatal = producer.client().fatal_error().map(|(code, _)| code);
+            return Err(init_failed(&error, fatal, id.as_str()));
+        }
+        if why.code() == Code::ConcurrentTransactions {
+            return Ok(None);
+        }
     }
 }
 

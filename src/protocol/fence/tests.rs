@@ -1,1 +1,282 @@
-//! t
+//! The verdict on an operation, rule by rule, and when a handle may be used.
+
+use super::*;
+use proptest::prelude::*;
+
+const RETENTION_S: i64 = 7 * 24 * 3600;
+/// A plausible "now", far enough from 0 that no age underflows.
+const NOW_S: i64 = 1_800_000_000;
+
+fn owner(name: &str) -> Owner {
+    Owner::parse(name).unwrap()
+}
+
+fn id(text: &str) -> OperationId {
+    OperationId::parse(text).unwrap()
+}
+
+fn rows() -> Locked {
+    let fence = FenceRow {
+        token: FencingToken(7),
+        owner: owner("w"),
+        incarnation: Incarnation(2),
+        seq: BatchSeq(4),
+        nonce: Some(Nonce([1; 16])),
+        home: Some(InstanceId([9; 16])),
+        partition: LedgerPartition(3),
+        quarantine: None,
+    };
+    let lease = LeaseRow {
+        owner: owner("w"),
+        identity: Identity::new("i"),
+        token: FencingToken(7),
+        expires_at: DbTime((NOW_S + 30) * 1_000_000),
+        released: false,
+        ttl_ms: 30_000,
+        request_id: None,
+    };
+    let now = DbTime(NOW_S * 1_000_000);
+    Locked { fence, lease, now, incarnation: Incarnation(2), found: Vec::new() }
+}
+
+fn credential() -> Credential {
+    Credential {
+        lease: LeaseName::parse("l").unwrap(),
+        owner: owner("w"),
+        token: FencingToken(7),
+        incarnation: Incarnation(2),
+        expires_s: NOW_S + 30,
+        issued_s: NOW_S,
+    }
+}
+
+fn stored(fingerprint: u8) -> Stored {
+    Stored {
+        accepted: Accepted {
+            id: id("op"),
+            fingerprint: Fingerprint([fingerprint; 32]),
+            runs: Vec::new(),
+        },
+        token: FencingToken(3),
+        incarnation: Incarnation(1),
+        seq: BatchSeq(2),
+    }
+}
+
+fn verdict(locked: &Locked, credential: &Credential) -> Verdict {
+    judge(locked, credential, &id("op"), &Fingerprint([1; 32]), RETENTION_S)
+}
+
+fn refused(locked: &Locked, credential: &Credential) -> Refusal {
+    match verdict(locked, credential) {
+        Verdict::Refused(refusal) => refusal,
+        other @ (Verdict::Replay(_) | Verdict::Live | Verdict::Ahead) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_holders_own_credential_on_a_held_lease_is_live() {
+    assert_eq!(verdict(&rows(), &credential()), Verdict::Live);
+}
+
+#[test]
+fn a_token_below_the_rows_is_stale_and_nothing_of_it_is_there() {
+    let (locked, old) = (rows(), Credential { token: FencingToken(6), ..credential() });
+    let current = FencingToken(7);
+    let none = Refusal::StaleToken { current, side_effect: SideEffect::None };
+    assert_eq!(refused(&locked, &old), none);
+}
+
+#[test]
+fn a_credential_older_than_the_retention_proves_nothing_about_a_stale_operation() {
+    let current = FencingToken(7);
+    let of = |issued_s| Credential { token: FencingToken(6), issued_s, ..credential() };
+    let maybe = Refusal::StaleToken { current, side_effect: SideEffect::Maybe };
+    let none = Refusal::StaleToken { current, side_effect: SideEffect::None };
+    assert_eq!(refused(&rows(), &of(NOW_S - RETENTION_S)), none);
+    assert_eq!(refused(&rows(), &of(NOW_S - RETENTION_S - 1)), maybe);
+}
+
+#[test]
+fn the_same_token_of_another_history_or_holder_is_stale_and_proves_nothing() {
+    let current = FencingToken(7);
+    let maybe = Refusal::StaleToken { current, side_effect: SideEffect::Maybe };
+    for other in [
+        Credential { incarnation: Incarnation(1), ..credential() },
+        Credential { incarnation: Incarnation(3), ..credential() },
+        Credential { owner: owner("other"), ..credential() },
+    ] {
+        assert_eq!(refused(&rows(), &other), maybe, "{other:?}");
+    }
+}
+
+#[test]
+fn a_released_lease_says_none_and_an_expired_one_says_maybe() {
+    let current = FencingToken(7);
+    let mut locked = rows();
+    locked.lease.released = true;
+    let released = Refusal::LeaseReleased { current, side_effect: SideEffect::None };
+    assert_eq!(refused(&locked, &credential()), released);
+    // Released and expired: a release has decided everything, so that is what is said.
+    locked.lease.expires_at = locked.now;
+    assert_eq!(refused(&locked, &credential()), released);
+    let aged = Credential { issued_s: NOW_S - RETENTION_S - 1, ..credential() };
+    let maybe = Refusal::LeaseReleased { current, side_effect: SideEffect::Maybe };
+    assert_eq!(refused(&locked, &aged), maybe);
+    locked.lease.released = false;
+    let expired = Refusal::LeaseExpired { current, side_effect: SideEffect::Maybe };
+    assert_eq!(refused(&locked, &credential()), expired);
+}
+
+#[test]
+fn a_lease_is_over_at_the_very_instant_of_its_expiry() {
+    let mut locked = rows();
+    locked.lease.expires_at = DbTime(locked.now.0 + 1);
+    assert_eq!(verdict(&locked, &credential()), Verdict::Live);
+    locked.lease.expires_at = locked.now;
+    assert!(!locked.lease.is_held(locked.now));
+    assert!(matches!(refused(&locked, &credential()), Refusal::LeaseExpired { .. }));
+}
+
+#[test]
+fn a_lease_that_nobody_ever_acquired_is_not_held() {
+    let mut locked = rows();
+    locked.lease.token = FencingToken(0);
+    assert!(!locked.lease.is_held(locked.now));
+}
+
+#[test]
+fn a_credential_that_is_over_on_a_live_lease_never_writes() {
+    let of = |expires_s| Credential { expires_s, ..credential() };
+    assert_eq!(verdict(&rows(), &of(NOW_S + 1)), Verdict::Live);
+    assert_eq!(refused(&rows(), &of(NOW_S)), Refusal::CredentialExpired);
+    assert_eq!(Refusal::CredentialExpired.side_effect(), SideEffect::Maybe);
+    // The lease's own state says more than the credential's age.
+    let mut locked = rows();
+    locked.lease.expires_at = locked.now;
+    assert!(matches!(refused(&locked, &of(NOW_S)), Refusal::LeaseExpired { .. }));
+}
+
+#[test]
+fn a_credential_above_the_row_is_ahead_and_never_stale() {
+    for incarnation in [Incarnation(1), Incarnation(2), Incarnation(3)] {
+        let ahead = Credential { token: FencingToken(8), incarnation, ..credential() };
+        assert_eq!(verdict(&rows(), &ahead), Verdict::Ahead);
+    }
+}
+
+#[test]
+fn a_quarantined_lease_answers_what_it_has_stored_and_takes_nothing() {
+    let mut locked = rows();
+    locked.fence.quarantine = Some("why".to_owned());
+    assert_eq!(refused(&locked, &credential()), Refusal::Quarantined);
+    assert_eq!(Refusal::Quarantined.side_effect(), SideEffect::Maybe);
+    locked.found = vec![stored(1)];
+    assert_eq!(verdict(&locked, &credential()), Verdict::Replay(stored(1)));
+}
+
+#[test]
+fn an_unknown_lease_proves_nothing_to_one_who_has_a_credential_for_it() {
+    // A row that is gone is a row that went back: like a token above it (MODEL C13).
+    assert_eq!(Refusal::LeaseNotFound.side_effect(), SideEffect::Maybe);
+}
+
+#[test]
+fn a_handle_is_usable_only_while_every_fact_of_the_row_is_its_own() {
+    let (locked, home) = (rows(), InstanceId([9; 16]));
+    let fence = locked.fence;
+    let handle = Handle {
+        token: FencingToken(7),
+        owner: owner("w"),
+        incarnation: Incarnation(2),
+        nonce: Nonce([1; 16]),
+        seq: BatchSeq(4),
+    };
+    assert!(handle.matches(&fence, home));
+    assert!(!handle.matches(&fence, InstanceId([8; 16])));
+    for row in [
+        FenceRow { token: FencingToken(8), ..fence.clone() },
+        FenceRow { owner: owner("other"), ..fence.clone() },
+        FenceRow { incarnation: Incarnation(3), ..fence.clone() },
+        FenceRow { nonce: Some(Nonce([2; 16])), ..fence.clone() },
+        FenceRow { nonce: None, ..fence.clone() },
+        FenceRow { seq: BatchSeq(3), ..fence.clone() },
+        FenceRow { seq: BatchSeq(5), ..fence.clone() },
+        FenceRow { home: None, ..fence.clone() },
+    ] {
+        assert!(!handle.matches(&row, home), "{row:?}");
+    }
+}
+
+fn any_rows() -> impl Strategy<Value = Locked> {
+    let flags = (any::<bool>(), any::<bool>(), 0u64..3);
+    (1u64..4, -2i64..3, flags).prop_map(|(token, rest, (released, quarantined, incarnation))| {
+        let mut locked = rows();
+        locked.fence.token = FencingToken(token);
+        locked.lease.token = FencingToken(token);
+        locked.lease.released = released;
+        locked.lease.expires_at = DbTime(locked.now.0 + rest);
+        locked.fence.quarantine = quarantined.then(String::new);
+        locked.fence.incarnation = Incarnation(incarnation);
+        locked
+    })
+}
+
+fn any_credential() -> impl Strategy<Value = Credential> {
+    let times = (-1i64..2, 0i64..RETENTION_S * 2);
+    (1u64..4, 0u64..3, any::<bool>(), times).prop_map(|(token, incarnation, own, (rest, age))| {
+        Credential {
+            token: FencingToken(token),
+            incarnation: Incarnation(incarnation),
+            owner: owner(if own { "w" } else { "x" }),
+            expires_s: NOW_S + rest,
+            issued_s: NOW_S - age,
+            ..credential()
+        }
+    })
+}
+
+proptest! {
+    /// Whoever asks, and however late: what is stored is answered, or the conflict is.
+    #[test]
+    fn a_stored_operation_is_found_before_anything_else_is_judged(
+        mut locked in any_rows(), credential in any_credential(), same: bool,
+    ) {
+        let kept = stored(if same { 1 } else { 2 });
+        locked.found = vec![kept.clone()];
+        let expected = if same {
+            Verdict::Replay(kept)
+        } else {
+            Verdict::Refused(Refusal::OperationConflict)
+        };
+        prop_assert_eq!(verdict(&locked, &credential), expected);
+    }
+
+    #[test]
+    fn only_the_current_holder_of_a_held_lease_is_live(
+        locked in any_rows(), credential in any_credential(),
+    ) {
+        let holds = credential.token == locked.fence.token
+            && credential.incarnation == locked.fence.incarnation
+            && credential.owner == locked.fence.owner
+            && locked.fence.quarantine.is_none()
+            && locked.lease.is_held(locked.now)
+            && credential.expires_s > NOW_S;
+        prop_assert_eq!(verdict(&locked, &credential) == Verdict::Live, holds);
+    }
+
+    /// "none" is final: only below the row's token or after a release, and only of young ids.
+    #[test]
+    fn none_is_said_only_where_nothing_can_come_any_more(
+        locked in any_rows(), credential in any_credential(),
+    ) {
+        if let Verdict::Refused(refusal) = verdict(&locked, &credential)
+            && refusal.side_effect() == SideEffect::None
+        {
+            prop_assert!(NOW_S - credential.issued_s <= RETENTION_S);
+            let below = credential.token < locked.fence.token;
+            let released = credential.token == locked.fence.token && locked.lease.released;
+            prop_assert!(below || released, "{refusal:?}");
+        }
+    }
+}

@@ -28,6 +28,7 @@ impl Open {
             token: FencingToken(0),
             nonce: Nonce([0; 16]),
             draws: 0,
+            asked: 0,
             barrier: None,
             known: Knowledge::default(),
             batch: None,
@@ -149,13 +150,14 @@ impl LeaseMachine {
 
     pub(in crate::protocol::machine) fn lock_open(
         &mut self,
-        open: Box<Open>,
+        mut open: Box<Open>,
         out: &mut Vec<Effect>,
     ) {
         let operations = match open.job {
             Job::Produce => self.next_ids(),
             Job::Acquire(_) | Job::Release(_) | Job::Settle(_) => Vec::new(),
         };
+        open.asked = operations.len();
         self.await_open(OpenStage::Locking, open, Effect::Lock { both: true, operations }, out);
     }
 

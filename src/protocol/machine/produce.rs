@@ -206,8 +206,7 @@ impl LeaseMachine {
             self.drop_producer(out);
         }
         if let Some(token) = ahead {
-            let reason =
-                format!("a credential and the ledger carry token {token}, the row does not");
+            let reason = Self::ahead_reason(token);
             out.push(Effect::Alert(Alert::Quarantined { reason: reason.clone() }));
             self.drop_producer(out);
             turn.operations = live;
@@ -233,22 +232,29 @@ impl LeaseMachine {
         self.await_turn(TurnStage::Sending, turn, effect, out);
     }
 
-    /// Under an open's lock: answers those of the next batch that can be answered. True if some are
-    /// still to be sent.
+    /// Why a lease is quarantined whose row is below what a caller and the ledger both know.
+    pub(in crate::protocol::machine) fn ahead_reason(token: FencingToken) -> String {
+        format!("a credential and the ledger carry token {token}, the row does not")
+    }
+
+    /// Under an open's lock: answers those of the `asked` first, which it looked up, that can be
+    /// answered. True if some are still to be sent; and a token that only the ledger has.
     pub(in crate::protocol::machine) fn judge_waiting(
         &mut self,
         locked: &Locked,
         glimpse: FencingToken,
+        asked: usize,
         out: &mut Vec<Effect>,
-    ) -> bool {
-        let count = batch::close(&self.pending, self.setting.limits);
+    ) -> (bool, Option<FencingToken>) {
+        // I2: one that was queued after the lock was asked for is not looked up yet.
+        let count = asked.min(self.pending.len());
         let operations = self.pending.drain(..count).collect();
-        let (live, _) = self.answer_judged(operations, locked, glimpse, out);
+        let (live, ahead) = self.answer_judged(operations, locked, glimpse, out);
         let some = !live.is_empty();
         for waiting in live.into_iter().rev() {
             self.pending.push_front(waiting);
         }
-        some
+        (some, ahead)
     }
 
     /// Answers what can be answered; gives back what may be sent, and a token that the ledger has

@@ -37,15 +37,20 @@ impl LeaseMachine {
         open.token = locked.fence.token;
         match open.job.clone() {
             Job::Acquire(acquire) => self.acquire_locked(open, acquire, locked, out),
-            Job::Produce => {
-                if self.judge_waiting(&locked, glimpse, out) {
+            Job::Produce => match self.judge_waiting(&locked, glimpse, open.asked, out) {
+                (_, Some(token)) => {
+                    open.locked = Some(locked);
+                    self.quarantine_open(open, &Self::ahead_reason(token), out);
+                }
+                (true, None) => {
                     open.locked = Some(locked);
                     self.init_open(open, out);
-                } else {
+                }
+                (false, None) => {
                     out.push(Effect::EndSession);
                     self.go(at, out);
                 }
-            }
+            },
             Job::Release(release) => match Self::release_answer(&locked, &release, &self.setting) {
                 Some(reply) => self.answer_under_lock(release.ticket, reply, out),
                 None => {

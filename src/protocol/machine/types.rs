@@ -352,6 +352,8 @@ pub(super) struct Open {
     pub(super) token: FencingToken,
     pub(super) nonce: Nonce,
     pub(super) draws: u8,
+    /// How many waiting operations its lock looks up; one that came later was not.
+    pub(super) asked: usize,
     pub(super) barrier: Option<i64>,
     pub(super) known: Knowledge,
     /// The last batch, kept from the decision on.

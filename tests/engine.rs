@@ -1,0 +1,433 @@
+//! The real engine on the memory ports: what a worker is answered, and what is in the topic then.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::wildcard_enum_match_arm,
+    dead_code,
+    reason = "a test that is wrong about a value fails, which is what it is for"
+)]
+
+mod support {
+    pub(crate) mod gateway;
+    pub(crate) mod memory;
+}
+
+use fencepost::engine::api::{AcquireRequest, Granted, Produced};
+use fencepost::protocol::lease::{FencingToken, InstanceId, RequestId};
+use fencepost::protocol::operation::Record;
+use fencepost::protocol::refusal::{RecordRefused, Refusal, SideEffect};
+use fencepost::telemetry;
+use std::time::Duration;
+use support::gateway::{
+    Gateway, TTL, assert_log, copies, credential, lease, post, request, settings,
+};
+use support::memory::{Fault, World};
+use tokio::time::{sleep, timeout};
+
+fn two() -> (World, Gateway, Gateway) {
+    let world = World::new();
+    let (first, second) = (Gateway::new(&world, 1), Gateway::new(&world, 2));
+    (world, first, second)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_post_is_written_once_and_a_repeat_gets_the_same_answer_from_any_gateway() {
+    let (world, first, second) = two();
+    let held = first.acquire("w").await.unwrap();
+    let written = first.post(&held, "a").await.unwrap();
+    assert!(!written.replayed);
+    for gateway in [&first, &second] {
+        let again = gateway.post(&held, "a").await.unwrap();
+        assert_eq!(again, Produced { replayed: true, ..written.clone() });
+    }
+    let mut other = post(&credential(&held), "a");
+    other.records.truncate(1);
+    assert_eq!(second.engine.produce(other).await, Err(Refusal::OperationConflict));
+    assert_eq!(copies(&world, "a"), 1);
+    assert_log(&world);
+}
+
+/// The incident of the README: eleven minutes, then it wakes up.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_wakes_up_after_a_takeover_is_refused_and_nothing_of_it_is_written() {
+    let (world, first, second) = two();
+    let old = first.acquire("w").await.unwrap();
+    first.post(&old, "a").await.unwrap();
+    sleep(Duration::from_secs(660)).await;
+    let new = second.acquire("x").await.unwrap();
+    assert!(new.token > old.token);
+    let (current, side_effect) = (new.token, SideEffect::None);
+    let stale = Err(Refusal::StaleToken { current, side_effect });
+    for gateway in [&first, &second] {
+        assert_eq!(gateway.post(&old, "b").await, stale);
+        // What it had written before is answered, not refused.
+        assert!(gateway.post(&old, "a").await.unwrap().replayed);
+    }
+    assert_eq!(copies(&world, "b"), 0);
+    second.post(&new, "b").await.unwrap();
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_frozen_in_its_gateway_is_decided_before_the_next_token_is_installed() {
+    for pause in [0, 1, 2, 3, 4, 5, 6, 8, 12] {
+        let (world, first, second) = two();
+        let held = first.acquire("w").await.unwrap();
+        sleep(TTL - Duration::from_millis(500)).await;
+        let engine = first.engine.clone();
+        let frozen =
+            telemetry::spawn(
+                "post",
+                async move { engine.produce(post(&credential(&held), "a")).await },
+            );
+        sleep(Duration::from_millis(pause)).await;
+        first.ports.freeze(Duration::from_secs(60));
+        sleep(Duration::from_millis(500)).await;
+        let new = until_granted(&second, request("x")).await;
+        let before = copies(&world, "a");
+        let answer = second.post(&new, "a").await.unwrap();
+        assert_eq!(answer.replayed, before == 1, "pause {pause}");
+        match frozen.await.unwrap() {
+            Ok(produced) => assert_eq!((before, produced.offsets), (1, answer.offsets)),
+            Err(refusal) => assert_eq!(refusal.side_effect(), SideEffect::Maybe),
+        }
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(copies(&world, "a"), 1);
+        assert_log(&world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_lease_lives_on_and_its_old_credential_does_not_write() {
+    let (world, first, _) = two();
+    let held = first.acquire("w").await.unwrap();
+    sleep(TTL / 2).await;
+    let renewed = first.engine.renew(credential(&held), None).await.unwrap();
+    assert_eq!((renewed.token, renewed.ttl_ms), (held.token, held.ttl_ms));
+    assert!(renewed.expires_at > held.expires_at);
+    let shorter = first.engine.renew(credential(&renewed), Some(5_000)).await.unwrap();
+    assert_eq!(shorter.expires_at, renewed.expires_at);
+    sleep(TTL * 3 / 4).await;
+    assert_eq!(first.post(&held, "a").await, Err(Refusal::CredentialExpired));
+    first.post(&renewed, "a").await.unwrap();
+    sleep(TTL).await;
+    let renew = first.engine.renew(credential(&renewed), None).await;
+    assert!(matches!(renew, Err(Refusal::LeaseExpired { .. })));
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_release_nothing_of_that_token_is_written_and_the_next_one_need_not_wait() {
+    let (world, first, second) = two();
+    let held = first.acquire("w").await.unwrap();
+    first.post(&held, "a").await.unwrap();
+    first.engine.release(credential(&held)).await.unwrap();
+    second.engine.release(credential(&held)).await.unwrap();
+    let current = held.token;
+    let released = Refusal::LeaseReleased { current, side_effect: SideEffect::None };
+    assert_eq!(second.post(&held, "b").await, Err(released.clone()));
+    assert_eq!(first.post(&held, "b").await, Err(released));
+    assert!(first.post(&held, "a").await.unwrap().replayed);
+    second.acquire("x").await.unwrap();
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_runs_behind_the_operations_that_came_before_it() {
+    let (world, first, _) = two();
+    let held = first.acquire("w").await.unwrap();
+    let (engine, mine) = (first.engine.clone(), credential(&held));
+    let (a, released, b) = tokio::join!(
+        biased;
+        first.post(&held, "a"),
+        engine.release(mine),
+        first.post(&held, "b"),
+    );
+    assert!(!a.unwrap().replayed);
+    released.unwrap();
+    assert!(matches!(b, Err(Refusal::LeaseReleased { .. })));
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_acquire_gets_the_lease_at_its_release_or_soon_after_its_expiry() {
+    let (_, first, second) = two();
+    let held = first.acquire("w").await.unwrap();
+    let waits = AcquireRequest { wait: Duration::from_secs(30), ..request("x") };
+    let engine = first.engine.clone();
+    let waiter = telemetry::spawn("waiter", async move { engine.acquire(waits).await });
+    sleep(Duration::from_millis(300)).await;
+    let before = tokio::time::Instant::now();
+    first.engine.release(credential(&held)).await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    assert!(before.elapsed() < Duration::from_millis(200));
+    let waits = AcquireRequest { wait: Duration::from_secs(30), ..request("y") };
+    let last = second.engine.acquire(waits).await.unwrap();
+    assert!(last.token > next.token);
+    let short = AcquireRequest { wait: Duration::from_secs(2), ..request("z") };
+    assert!(matches!(second.engine.acquire(short).await, Err(Refusal::LeaseHeld { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_moves_between_gateways_with_every_batch_and_no_batch_is_lost() {
+    let (world, first, second) = two();
+    let held = first.acquire("w").await.unwrap();
+    for n in 0..20 {
+        let gateway = if n % 2 == 0 { &second } else { &first };
+        gateway.post(&held, &format!("op{n}")).await.unwrap();
+    }
+    // Both at once: the lock's queue lets each have its batch.
+    for n in 20..40 {
+        let (a, b) = (format!("op{n}a"), format!("op{n}b"));
+        let (a, b) = tokio::join!(first.post(&held, &a), second.post(&held, &b));
+        assert_eq!((a.is_ok(), b.is_ok()), (true, true));
+    }
+    assert_eq!(world.data().len(), 2 * 60);
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_hangs_up_cancels_nothing_half_way() {
+    for after in 0..12 {
+        let (world, first, _) = two();
+        let held = first.acquire("w").await.unwrap();
+        let left = timeout(Duration::from_millis(after), first.post(&held, "a")).await;
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(copies(&world, "a"), 1, "{left:?}");
+        assert!(first.post(&held, "a").await.unwrap().replayed);
+        assert_log(&world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_neighbours_open_transaction_holds_an_open_back_and_never_its_lock() {
+    let (world, first, second) = two();
+    let neighbour = first.acquire("n").await.unwrap();
+    first.post(&neighbour, "a").await.unwrap();
+    // A transaction of somebody else on the same partition hangs until the broker ends it.
+    let id = first.engine.transactional_id(&"other".parse_lease());
+    let mut hangs = first.ports.log.open(&id, TTL).await.unwrap();
+    let partition = fencepost::protocol::ledger::ledger_partition(&lease(), 2);
+    let (key, value) = barrier();
+    hangs.send_ledger(key, value, partition, TTL).await.unwrap();
+    sleep(TTL).await;
+    let _ = &neighbour;
+    // Open the hanging one afresh, so that it is young.
+    let mut hangs = first.ports.log.open(&id, TTL).await.unwrap();
+    let (key, value) = barrier();
+    hangs.send_ledger(key, value, partition, TTL).await.unwrap();
+    assert_eq!(second.acquire("x").await, Err(Refusal::KafkaUnavailable));
+    let inits = world.hits("init");
+    let locks = world.hits("lock");
+    let again = second.engine.clone();
+    let again = telemetry::spawn("again", async move { again.acquire(request("x")).await });
+    sleep(Duration::from_millis(2_000)).await;
+    assert_eq!((world.hits("init"), world.hits("lock")), (inits, locks));
+    drop(again.await);
+    until_granted(&second, request("x")).await;
+    assert_log(&world);
+}
+
+trait ParseLease {
+    fn parse_lease(&self) -> fencepost::protocol::lease::LeaseName;
+}
+
+impl ParseLease for str {
+    fn parse_lease(&self) -> fencepost::protocol::lease::LeaseName {
+        fencepost::protocol::lease::LeaseName::parse(self).unwrap()
+    }
+}
+
+fn barrier() -> (Vec<u8>, Vec<u8>) {
+    use fencepost::protocol::ledger::{LedgerKey, LedgerRecord};
+    let nonce = fencepost::protocol::lease::Nonce([5; 16]);
+    let value = LedgerRecord::Barrier { nonce, home: InstanceId([5; 16]) }.encode();
+    (LedgerKey::Barrier("other".parse_lease()).encode(), value)
+}
+
+async fn until_granted(gateway: &Gateway, request: AcquireRequest) -> Granted {
+    for _ in 0..60 {
+        if let Ok(granted) = gateway.engine.acquire(request.clone()).await {
+            return granted;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    panic!("no lease within a minute")
+}
+
+/// Every step of an open and of a batch, each with its answer lost in every way.
+const STEPS: &[(&str, &[Fault])] = &[
+    ("lock", &[Fault::Refuse]),
+    ("lock_lease", &[Fault::Fail]),
+    ("draw", &[Fault::Fail]),
+    ("init", &[Fault::Fail, Fault::Lost, Fault::Late]),
+    ("ledger.barrier", &[Fault::Fail]),
+    ("end.barrier", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
+    ("barrier", &[Fault::Fail]),
+    ("read", &[Fault::Fail]),
+    ("find", &[Fault::Fail]),
+    ("ledger.state", &[Fault::Fail]),
+    ("end.state", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
+    ("commit.install", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
+    ("commit.reopen", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
+    ("send", &[Fault::Fail, Fault::Fenced]),
+    ("ledger.batch", &[Fault::Fail]),
+    ("end.batch", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
+    ("commit.record", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
+    ("commit.nonce", &[Fault::Fail, Fault::Lost]),
+    ("commit.release", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
+];
+
+/// The faults that leave a batch in doubt, so that what follows meets the redo.
+const DOUBT: &[Option<(&str, Fault)>] =
+    &[None, Some(("end.batch", Fault::Lost)), Some(("commit.record", Fault::Fail))];
+
+#[tokio::test(start_paused = true)]
+async fn whatever_answer_is_lost_a_retry_with_the_same_id_gives_one_copy_and_a_definite_answer() {
+    let mut met = 0;
+    for (step, faults) in STEPS {
+        for (fault, doubt, skip) in faults.iter().flat_map(|fault| {
+            DOUBT.iter().flat_map(move |doubt| (0..3).map(move |skip| (*fault, *doubt, skip)))
+        }) {
+            let (world, first, second) = two();
+            world.fault(step, skip, fault);
+            if let Some((step, fault)) = doubt {
+                world.fault(step, 0, fault);
+            }
+            let scripted = world.unused_faults();
+            one_life(&world, &first, &second).await;
+            met += usize::from(world.unused_faults() < scripted);
+            let (copies, context) = (copies(&world, "a"), (step, fault, doubt, skip));
+            assert_eq!(copies, 1, "{context:?}");
+            assert_eq!(world.quarantines(), Vec::<String>::new(), "{context:?}");
+            assert_log(&world);
+        }
+    }
+    assert!(met > 300, "{met}");
+}
+
+/// Acquire, post until it is definite, release, take over, post again.
+async fn one_life(world: &World, first: &Gateway, second: &Gateway) {
+    let mut asks = request("w");
+    asks.request_id = Some(RequestId::parse("r1").unwrap());
+    let held = until_granted(first, asks).await;
+    let answer = until_definite(first, &held, "a").await;
+    first.engine.release(credential(&held)).await.ok();
+    let next = until_granted(second, request("x")).await;
+    assert!(next.token > held.token);
+    if let Some(answer) = answer {
+        let again = until_definite(second, &next, "a").await.unwrap();
+        assert_eq!(again, Produced { replayed: true, ..answer });
+    } else {
+        until_definite(second, &next, "a").await.unwrap();
+    }
+    assert_eq!(copies(world, "a"), 1);
+}
+
+/// Posts until the answer is a success or a final no.
+async fn until_definite(gateway: &Gateway, held: &Granted, id: &str) -> Option<Produced> {
+    for _ in 0..20 {
+        match gateway.post(held, id).await {
+            Ok(produced) => return Some(produced),
+            Err(
+                Refusal::StaleToken { .. }
+                | Refusal::LeaseExpired { .. }
+                | Refusal::LeaseReleased { .. },
+            ) => return None,
+            Err(_) => sleep(Duration::from_millis(300)).await,
+        }
+    }
+    panic!("no definite answer")
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_the_queue_takes_is_refused_as_busy_even_while_the_lease_is_in_doubt() {
+    let world = World::new();
+    let gateway = Gateway::with(
+        &world,
+        fencepost::engine::Settings { queue: 4, ..settings(InstanceId([1; 16])) },
+    );
+    let held = gateway.acquire("w").await.unwrap();
+    world.fault("end.batch", 0, Fault::Fail);
+    (0..200).for_each(|_| world.fault("init", 0, Fault::Fail));
+    let mut posts = Vec::new();
+    for n in 0..100 {
+        let (engine, post) = (gateway.engine.clone(), post(&credential(&held), &format!("op{n}")));
+        posts.push(telemetry::spawn("post", async move { engine.produce(post).await }));
+        sleep(Duration::from_millis(20)).await;
+    }
+    let mut busy = 0;
+    for post in posts {
+        busy += usize::from(post.await.unwrap() == Err(Refusal::Busy));
+    }
+    assert!(busy >= 20, "{busy}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_accepted_work_finish_and_refuses_what_comes_after() {
+    let (world, first, _) = two();
+    let held = first.acquire("w").await.unwrap();
+    let (engine, mine) = (first.engine.clone(), post(&credential(&held), "a"));
+    let accepted = telemetry::spawn("post", async move { engine.produce(mine).await });
+    sleep(Duration::from_millis(1)).await;
+    assert!(first.engine.shut_down(Duration::from_secs(5)).await);
+    assert!(accepted.await.unwrap().is_ok());
+    assert_eq!(first.post(&held, "b").await, Err(Refusal::ShuttingDown));
+    assert_eq!(first.engine.leases_open(), 0);
+    assert_log(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_or_partition_that_is_not_there_is_refused_before_any_lock() {
+    let (world, first, _) = two();
+    let of = |topic: &str, partition| Record {
+        topic: topic.into(),
+        partition,
+        ..post(&credential_of(), "a").records.remove(0)
+    };
+    let why = |answer: Result<(), Refusal>| match answer {
+        Err(Refusal::Record { index, why, .. }) => (index, why),
+        other => panic!("{other:?}"),
+    };
+    let gone = first.engine.check(&[of("t", None), of("no", None)]).await;
+    assert_eq!(why(gone), (1, RecordRefused::TopicNotFound));
+    let gone = first.engine.check(&[of("t", Some(2))]).await;
+    assert_eq!(why(gone), (0, RecordRefused::PartitionNotFound));
+    assert_eq!(first.engine.check(&[of("t", Some(1)), of("t", None)]).await, Ok(()));
+    assert_eq!(world.hits("lock"), 0);
+}
+
+fn credential_of() -> fencepost::protocol::fence::Credential {
+    use fencepost::protocol::lease::{DbTime, Incarnation, Owner};
+    credential(&Granted {
+        lease: lease(),
+        owner: Owner::parse("w").unwrap(),
+        token: FencingToken(1),
+        incarnation: Incarnation(1),
+        ttl_ms: 1,
+        expires_at: DbTime(0),
+        now: DbTime(0),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settle_decides_an_expired_leases_operations_and_leaves_live_ones_alone() {
+    let (world, first, second) = two();
+    let held = first.acquire("w").await.unwrap();
+    assert!(matches!(second.engine.settle(&lease()).await, Err(Refusal::LeaseHeld { .. })));
+    world.fault("commit.record", 0, Fault::Fail);
+    (0..200).for_each(|_| world.fault("init", 0, Fault::Fail));
+    assert_eq!(first.post(&held, "a").await, Err(Refusal::OutcomeUnknown));
+    world.clear_faults();
+    sleep(TTL).await;
+    second.engine.settle(&lease()).await.unwrap();
+    second.engine.settle(&lease()).await.unwrap();
+    assert!(second.post(&held, "a").await.unwrap().replayed);
+    let current = held.token;
+    let none = Refusal::LeaseReleased { current, side_effect: SideEffect::None };
+    assert_eq!(second.post(&held, "b").await, Err(none));
+    assert_log(&world);
+}
