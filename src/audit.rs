@@ -64,7 +64,7 @@ pub enum Finding {
         /// The batches that it is in.
         batches: Vec<u64>,
     },
-    /// An acknowledged operation whose records are not all there, or not where they were said to be.
+    /// An acknowledged operation whose records are not all there, or not where they should be.
     Half {
         /// Lease.
         lease: String,
@@ -94,7 +94,7 @@ impl fmt::Display for Finding {
             }
             Self::Half { lease, operation, recorded, found } => write!(
                 f,
-                "lease {lease}: operation {operation} has {found} of {recorded} records, or not in place"
+                "lease {lease}: operation {operation}: {found} of {recorded} records, or moved"
             ),
             Self::Foreign { records } => {
                 write!(f, "{records} records carry no fencepost headers: another writer")

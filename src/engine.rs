@@ -31,6 +31,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest sleep of a waiting acquire: another gateway's release is seen by looking again.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
+/// Shortest sleep of a waiting acquire.
+const WAIT_LEAST: Duration = Duration::from_millis(20);
 /// Longest probe of one dependency.
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -104,7 +106,7 @@ impl Engine {
                     }
                     let jitter = u64::from(uuid::Uuid::new_v4().into_bytes()[0]) % 50;
                     let rest = Duration::from_millis(expires_in_ms.saturating_add(jitter));
-                    let slice = now.checked_add(rest.min(WAIT_SLICE)).unwrap_or(now);
+                    let slice = now.checked_add(rest.clamp(WAIT_LEAST, WAIT_SLICE)).unwrap_or(now);
                     let released = async {
                         loop {
                             match releases.recv().await {
@@ -231,9 +233,9 @@ impl Engine {
                     tracing::warn!(%failure, "metadata");
                     Refusal::KafkaUnavailable
                 })?;
-                let refuse = |index: usize, why| {
-                    Err(Refusal::Record { index, why, side_effect: SideEffect::None })
-                };
+                // Not looked up: it may have been accepted while the topic was there.
+                let side_effect = SideEffect::Maybe;
+                let refuse = |index: usize, why| Err(Refusal::Record { index, why, side_effect });
                 for (index, partition) in wants {
                     match (count, partition) {
                         (None, _) => return refuse(index, RecordRefused::TopicNotFound),

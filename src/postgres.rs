@@ -27,7 +27,7 @@ use crate::protocol::lease::{InstanceId, LeaseName};
 use crate::protocol::ledger::ledger_partition;
 use crate::protocol::operation::{OperationId, Stored};
 use crate::protocol::transactional_id::Installation;
-use checkout::{Session, commits, within};
+use checkout::{Session, Shelf, commits, within};
 use error::{Fault, is_dead_session};
 use fences::{Home, Seen};
 use session::LockedSession;
@@ -35,6 +35,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::types::Uuid;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgPool};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokens::Draws;
@@ -101,7 +102,7 @@ pub struct PostgresOptions {
 
 /// The fence store. Connects when it is first used, and again after any loss.
 pub struct Postgres {
-    work: PgPool,
+    work: Arc<Shelf>,
     reserve: PgPool,
     draws: Draws,
     home: Home,
@@ -128,7 +129,7 @@ impl Postgres {
         };
         Ok(Self {
             // BEGIN finds a dead session out as well as a ping would.
-            work: pool(options.work_sessions, false),
+            work: Shelf::new(pool(options.work_sessions, false)),
             reserve: pool(options.reserve_sessions, true),
             draws: Draws::new(pool(DRAW_SESSIONS, true), timeouts),
             home: Home { id: Uuid::from_bytes(options.instance.0), url: options.home_url.clone() },
@@ -152,7 +153,7 @@ impl Postgres {
         const STAGE: &str = "begin";
         let begin = async {
             loop {
-                let mut session = Session::new(Box::pin(self.work.acquire()).await?);
+                let mut session = self.work.take().await?;
                 let statement = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
                 match sqlx::raw_sql(statement).execute(session.conn()?).await {
                     Ok(_) => return Ok(session),

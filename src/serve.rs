@@ -12,10 +12,11 @@ use crate::config::Config;
 use crate::engine::ports::{FenceStore, TransactionLog};
 use crate::engine::{Engine, Settings};
 use crate::http::server::{Listeners, serve};
-use crate::kafka::{KafkaLog, KafkaOptions};
+use crate::kafka::{Facts, KafkaLog, KafkaOptions};
 use crate::postgres::{self, ClaimError, KafkaFacts, Postgres, PostgresOptions};
 use crate::protocol::batch::BatchLimits;
 use crate::protocol::lease::InstanceId;
+use crate::protocol::ledger::LEDGER_RECORD_MAX;
 use crate::protocol::transactional_id::Installation;
 use anyhow::Context as _;
 use std::sync::Arc;
@@ -102,19 +103,22 @@ async fn ledger_partitions(kafka: &KafkaLog) -> i32 {
 /// Compares who we are with the installation row; a difference refuses to serve.
 async fn claim(config: &Config, kafka: &KafkaLog, store: &Postgres) -> anyhow::Result<()> {
     loop {
-        let facts = match kafka.facts(FACTS).await {
-            Ok(facts) => facts,
+        let (cluster_id, ledger_topic_id) = match kafka.facts(FACTS).await {
+            Ok(Facts { cluster_id, ledger_topic_id: Some(id), .. }) => (cluster_id, id),
+            // It comes by a line of the client's, which may come late.
+            Ok(Facts { ledger_topic_id: None, .. }) => {
+                tracing::warn!("waiting for the ledger topic's id");
+                sleep(START_RETRY).await;
+                continue;
+            }
             Err(failure) => {
                 tracing::warn!(%failure, "waiting for kafka");
                 sleep(START_RETRY).await;
                 continue;
             }
         };
-        let facts = KafkaFacts {
-            cluster_id: facts.cluster_id,
-            ledger_topic: config.kafka.ledger_topic.clone(),
-            ledger_topic_id: facts.ledger_topic_id.unwrap_or_default(),
-        };
+        let ledger_topic = config.kafka.ledger_topic.clone();
+        let facts = KafkaFacts { cluster_id, ledger_topic, ledger_topic_id };
         match store.claim_installation(&facts).await {
             Ok(incarnation) => {
                 tracing::info!(incarnation = incarnation.0, "installation claimed");
@@ -138,7 +142,10 @@ pub(crate) fn kafka_options(config: &Config, instance: InstanceId) -> KafkaOptio
     options.extra = pass.map(|(key, value)| (key.clone(), value.expose().to_owned())).collect();
     options.delivery_timeout = ms(config.timeouts.delivery_ms);
     options.transaction_timeout = ms(config.timeouts.transaction_ms);
-    options.message_bytes_max = config.limits.record_bytes_max.saturating_add(RECORD_OVERHEAD);
+    // A ledger record must fit whatever the records' own limit is.
+    let ledger = LEDGER_RECORD_MAX.saturating_mul(2);
+    let record = config.limits.record_bytes_max.saturating_add(RECORD_OVERHEAD);
+    options.message_bytes_max = record.max(ledger);
     options
 }
 

@@ -16,15 +16,18 @@ mod support {
 }
 
 use fencepost::engine::api::{AcquireRequest, Granted, Produced};
-use fencepost::protocol::lease::{FencingToken, InstanceId, RequestId};
+use fencepost::protocol::lease::{FencingToken, InstanceId, LeaseName, Nonce};
+use fencepost::protocol::ledger::{LedgerKey, LedgerRecord, ledger_partition};
 use fencepost::protocol::operation::Record;
 use fencepost::protocol::refusal::{RecordRefused, Refusal, SideEffect};
 use fencepost::telemetry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use support::gateway::{
-    Gateway, TTL, assert_log, copies, credential, lease, post, request, settings,
+    Gateway, TTL, assert_log, copies, credential, lease, post, request, settings, until_granted,
 };
-use support::memory::{Fault, World};
+use support::memory::{Fault, PARTITIONS, World};
 use tokio::time::{sleep, timeout};
 
 fn two() -> (World, Gateway, Gateway) {
@@ -205,19 +208,14 @@ async fn a_caller_that_hangs_up_cancels_nothing_half_way() {
 #[tokio::test(start_paused = true)]
 async fn a_neighbours_open_transaction_holds_an_open_back_and_never_its_lock() {
     let (world, first, second) = two();
-    let neighbour = first.acquire("n").await.unwrap();
-    first.post(&neighbour, "a").await.unwrap();
     // A transaction of somebody else on the same partition hangs until the broker ends it.
-    let id = first.engine.transactional_id(&"other".parse_lease());
+    let other = LeaseName::parse("other").unwrap();
+    let id = first.engine.transactional_id(&other);
     let mut hangs = first.ports.log.open(&id, TTL).await.unwrap();
-    let partition = fencepost::protocol::ledger::ledger_partition(&lease(), 2);
-    let (key, value) = barrier();
-    hangs.send_ledger(key, value, partition, TTL).await.unwrap();
-    sleep(TTL).await;
-    let _ = &neighbour;
-    // Open the hanging one afresh, so that it is young.
-    let mut hangs = first.ports.log.open(&id, TTL).await.unwrap();
-    let (key, value) = barrier();
+    let (nonce, home) = (Nonce([5; 16]), InstanceId([5; 16]));
+    let value = LedgerRecord::Barrier { nonce, home }.encode();
+    let key = LedgerKey::Barrier(other).encode();
+    let partition = ledger_partition(&lease(), PARTITIONS);
     hangs.send_ledger(key, value, partition, TTL).await.unwrap();
     assert_eq!(second.acquire("x").await, Err(Refusal::KafkaUnavailable));
     let inits = world.hits("init");
@@ -229,118 +227,6 @@ async fn a_neighbours_open_transaction_holds_an_open_back_and_never_its_lock() {
     drop(again.await);
     until_granted(&second, request("x")).await;
     assert_log(&world);
-}
-
-trait ParseLease {
-    fn parse_lease(&self) -> fencepost::protocol::lease::LeaseName;
-}
-
-impl ParseLease for str {
-    fn parse_lease(&self) -> fencepost::protocol::lease::LeaseName {
-        fencepost::protocol::lease::LeaseName::parse(self).unwrap()
-    }
-}
-
-fn barrier() -> (Vec<u8>, Vec<u8>) {
-    use fencepost::protocol::ledger::{LedgerKey, LedgerRecord};
-    let nonce = fencepost::protocol::lease::Nonce([5; 16]);
-    let value = LedgerRecord::Barrier { nonce, home: InstanceId([5; 16]) }.encode();
-    (LedgerKey::Barrier("other".parse_lease()).encode(), value)
-}
-
-async fn until_granted(gateway: &Gateway, request: AcquireRequest) -> Granted {
-    for _ in 0..60 {
-        if let Ok(granted) = gateway.engine.acquire(request.clone()).await {
-            return granted;
-        }
-        sleep(Duration::from_secs(1)).await;
-    }
-    panic!("no lease within a minute")
-}
-
-/// Every step of an open and of a batch, each with its answer lost in every way.
-const STEPS: &[(&str, &[Fault])] = &[
-    ("lock", &[Fault::Refuse]),
-    ("lock_lease", &[Fault::Fail]),
-    ("draw", &[Fault::Fail]),
-    ("init", &[Fault::Fail, Fault::Lost, Fault::Late]),
-    ("ledger.barrier", &[Fault::Fail]),
-    ("end.barrier", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
-    ("barrier", &[Fault::Fail]),
-    ("read", &[Fault::Fail]),
-    ("find", &[Fault::Fail]),
-    ("ledger.state", &[Fault::Fail]),
-    ("end.state", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
-    ("commit.install", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
-    ("commit.reopen", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
-    ("send", &[Fault::Fail, Fault::Fenced]),
-    ("ledger.batch", &[Fault::Fail]),
-    ("end.batch", &[Fault::Fail, Fault::Lost, Fault::Late, Fault::Dirty, Fault::Fenced]),
-    ("commit.record", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
-    ("commit.nonce", &[Fault::Fail, Fault::Lost]),
-    ("commit.release", &[Fault::Fail, Fault::Refuse, Fault::Lost, Fault::Late]),
-];
-
-/// The faults that leave a batch in doubt, so that what follows meets the redo.
-const DOUBT: &[Option<(&str, Fault)>] =
-    &[None, Some(("end.batch", Fault::Lost)), Some(("commit.record", Fault::Fail))];
-
-#[tokio::test(start_paused = true)]
-async fn whatever_answer_is_lost_a_retry_with_the_same_id_gives_one_copy_and_a_definite_answer() {
-    let mut met = 0;
-    for (step, faults) in STEPS {
-        for (fault, doubt, skip) in faults.iter().flat_map(|fault| {
-            DOUBT.iter().flat_map(move |doubt| (0..3).map(move |skip| (*fault, *doubt, skip)))
-        }) {
-            let (world, first, second) = two();
-            world.fault(step, skip, fault);
-            if let Some((step, fault)) = doubt {
-                world.fault(step, 0, fault);
-            }
-            let scripted = world.unused_faults();
-            one_life(&world, &first, &second).await;
-            met += usize::from(world.unused_faults() < scripted);
-            let (copies, context) = (copies(&world, "a"), (step, fault, doubt, skip));
-            assert_eq!(copies, 1, "{context:?}");
-            assert_eq!(world.quarantines(), Vec::<String>::new(), "{context:?}");
-            assert_log(&world);
-        }
-    }
-    assert!(met > 300, "{met}");
-}
-
-/// Acquire, post until it is definite, release, take over, post again.
-async fn one_life(world: &World, first: &Gateway, second: &Gateway) {
-    let mut asks = request("w");
-    asks.request_id = Some(RequestId::parse("r1").unwrap());
-    let held = until_granted(first, asks).await;
-    let answer = until_definite(first, &held, "a").await;
-    first.engine.release(credential(&held)).await.ok();
-    let next = until_granted(second, request("x")).await;
-    assert!(next.token > held.token);
-    if let Some(answer) = answer {
-        let again = until_definite(second, &next, "a").await.unwrap();
-        assert_eq!(again, Produced { replayed: true, ..answer });
-    } else {
-        until_definite(second, &next, "a").await.unwrap();
-    }
-    assert_eq!(copies(world, "a"), 1);
-}
-
-/// Posts until the answer is a success or a final no.
-async fn until_definite(gateway: &Gateway, held: &Granted, id: &str) -> Option<Produced> {
-    for _ in 0..20 {
-        match gateway.post(held, id).await {
-            Ok(produced) => return Some(produced),
-            Err(
-                Refusal::StaleToken { .. }
-                | Refusal::LeaseExpired { .. }
-                | Refusal::LeaseReleased { .. },
-            ) => return None,
-            Err(_) => sleep(Duration::from_millis(300)).await,
-        }
-    }
-    panic!("no definite answer")
 }
 
 #[tokio::test(start_paused = true)]
@@ -429,5 +315,58 @@ async fn a_settle_decides_an_expired_leases_operations_and_leaves_live_ones_alon
     let current = held.token;
     let none = Refusal::LeaseReleased { current, side_effect: SideEffect::None };
     assert_eq!(second.post(&held, "b").await, Err(none));
+    assert_log(&world);
+}
+
+/// Callers that ask again and again for a held lease come in turns with its holder.
+#[tokio::test(start_paused = true)]
+async fn a_stampede_for_a_held_lease_does_not_keep_its_holder_from_writing_or_releasing() {
+    let (world, first, _) = two();
+    const ASKED: usize = 40 * 200;
+    let held = first.acquire("w").await.unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stampede: Vec<_> = (0..40)
+        .map(|k| {
+            let (engine, asked) = (first.engine.clone(), Arc::clone(&asked));
+            telemetry::spawn("stampede", async move {
+                for _ in 0..200 {
+                    drop(engine.acquire(request(&format!("x{k}"))).await);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    sleep(Duration::from_millis(1)).await;
+    for k in 0..20 {
+        first.post(&held, &format!("op-{k}")).await.unwrap();
+    }
+    first.engine.release(credential(&held)).await.unwrap();
+    let so_far = asked.load(Ordering::Relaxed);
+    assert!(so_far < ASKED / 2, "the holder waited for {so_far} of {ASKED} to be refused");
+    for caller in stampede {
+        caller.await.unwrap();
+    }
+    assert_eq!(copies(&world, "op-19"), 1);
+    assert_log(&world);
+}
+
+/// A lease for somebody who has gone would only keep others out.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_still_waits_when_its_caller_leaves_takes_nothing() {
+    let (world, first, _) = two();
+    let held = first.acquire("w").await.unwrap();
+    // The actor is busy with a batch while the acquire waits behind it.
+    first.ports.freeze(Duration::from_secs(2));
+    let busy = {
+        let (engine, post) = (first.engine.clone(), post(&credential(&held), "busy"));
+        telemetry::spawn("busy", async move { engine.produce(post).await })
+    };
+    sleep(Duration::from_millis(100)).await;
+    let mut mine = request("w");
+    mine.replace = true;
+    let left = timeout(Duration::from_millis(100), first.engine.acquire(mine)).await;
+    assert!(left.is_err(), "the caller left before an answer");
+    drop(busy.await.unwrap());
+    first.post(&held, "after").await.unwrap();
     assert_log(&world);
 }

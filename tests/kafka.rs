@@ -1,4 +1,4 @@
-//! The Kafka adapter on a real broker: producer, tail, read-back, topics. Fails where there is none.
+//! The Kafka adapter on a real broker: producer, tail, read-back, topics. Fails without one.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,

@@ -51,6 +51,8 @@ pub(super) struct Actor {
     held: Option<(Credential, oneshot::Sender<Reply>)>,
     replies: HashMap<Ticket, oneshot::Sender<Reply>>,
     ticket: Ticket,
+    /// The last command came from the first mailbox: the other one's turn.
+    served_first: bool,
     started: Instant,
 }
 
@@ -82,6 +84,7 @@ impl Actor {
             held: None,
             replies: HashMap::new(),
             ticket: 0,
+            served_first: false,
             started: Instant::now(),
         }
     }
@@ -125,9 +128,14 @@ impl Actor {
             for effect in effects {
                 if let Effect::Reply(ticket, reply) = effect {
                     self.reply(ticket, reply);
-                } else if let Some(event) = self.performer.perform(effect).await {
+                    continue;
+                }
+                let (stage, from) = (effect.stage(), Instant::now());
+                if let Some(event) = self.performer.perform(effect).await {
                     next = Some(event);
                 }
+                let micros = u64::try_from(from.elapsed().as_micros()).unwrap_or(u64::MAX);
+                tracing::trace!(lease = %self.performer.lease, stage, micros, "stage");
             }
         }
     }
@@ -158,8 +166,13 @@ impl Actor {
 
     async fn next(&mut self) -> Next {
         loop {
-            if let Ok(command) = self.mailbox.first.try_recv() {
-                return Next::Feed(self.admit(command));
+            // Ahead of what waits in order, but in turns with it: callers that ask again and again
+            // for a held lease must not keep its holder from writing or giving it back.
+            if !std::mem::take(&mut self.served_first)
+                && let Some(event) = self.take_first()
+            {
+                self.served_first = true;
+                return Next::Feed(event);
             }
             self.take_ordered();
             let now = self.now_ms();
@@ -188,14 +201,16 @@ impl Actor {
         // What the machine holds is bounded, too; the mailbox behind it says that it is full.
         let takes_ordered =
             self.held.is_none() && self.machine.waiting() < self.deps.settings.queue;
-        let closed = self.mailbox.first.is_closed() && self.mailbox.ordered.is_closed();
-        if closed && resume.is_none() && self.held.is_none() {
+        let mailbox = &self.mailbox;
+        let closed = mailbox.first.is_closed() && mailbox.ordered.is_closed();
+        let empty = mailbox.first.is_empty() && mailbox.ordered.is_empty();
+        if closed && empty && resume.is_none() && self.held.is_none() {
             return Some(Next::Stop);
         }
         tokio::select! {
             biased;
             command = self.mailbox.first.recv(), if !self.mailbox.first.is_closed() => {
-                command.map(|command| Next::Feed(self.admit(command)))
+                command.and_then(|command| self.admit(command)).map(Next::Feed)
             }
             command = self.mailbox.ordered.recv(),
                 if takes_ordered && !self.mailbox.ordered.is_closed() => {
@@ -226,8 +241,9 @@ impl Actor {
                 None
             }
             command @ (Command::Produce(..) | Command::Acquire(..) | Command::Settle(_)) => {
-                let event = self.admit(command);
-                self.queue(event);
+                if let Some(event) = self.admit(command) {
+                    self.queue(event);
+                }
                 None
             }
         }
@@ -244,8 +260,22 @@ impl Actor {
         self.ticket
     }
 
-    fn admit(&mut self, command: Command) -> Event {
-        match command {
+    fn take_first(&mut self) -> Option<Event> {
+        while let Ok(command) = self.mailbox.first.try_recv() {
+            if let Some(event) = self.admit(command) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// `None` for a takeover whose caller has left while it waited here: a lease that nobody knows
+    /// to be his would only keep others out.
+    fn admit(&mut self, command: Command) -> Option<Event> {
+        Some(match command {
+            Command::Acquire(_, caller) | Command::Settle(caller) if caller.is_closed() => {
+                return None;
+            }
             Command::Acquire(mut acquire, caller) => {
                 acquire.ticket = self.enlist(caller);
                 Event::Acquire(acquire)
@@ -261,6 +291,6 @@ impl Actor {
                 let ticket = self.enlist(caller);
                 Event::Release(Release { ticket, credential, restarts: 0 })
             }
-        }
+        })
     }
 }

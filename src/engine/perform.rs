@@ -164,6 +164,12 @@ impl Performer {
         let outcome = match note(&self.lease, self.deps.store.lock(request).await) {
             None => LockOutcome::Failed,
             Some(None) => LockOutcome::Absent,
+            // Fixed at the first acquire; another count or hash would split the lease's ledger.
+            Some(Some((_, locked))) if locked.fence.partition != self.partition => {
+                let (stored, computed) = (locked.fence.partition.0, self.partition.0);
+                tracing::error!(lease = %self.lease, stored, computed, "ledger partition");
+                LockOutcome::Failed
+            }
             Some(Some((session, locked))) => {
                 self.session = Some(session);
                 LockOutcome::Locked(Box::new(locked))
@@ -199,6 +205,9 @@ impl Performer {
         hit("before_init", self.lease.as_str());
         let producer = self.deps.log.open(&self.id, within).await;
         hit("after_init", self.lease.as_str());
+        if let Err(Failure::Determinate { refused: Refused::Unavailable, .. }) = producer {
+            return Err(KafkaFailure::Unreached);
+        }
         self.producer = Some(self.kafka(producer)?);
         Ok(())
     }

@@ -59,8 +59,9 @@ impl Registry {
         lease: &LeaseName,
         command: Command,
     ) -> Result<(), Refusal> {
-        let alive = self.alive().ok_or(Refusal::ShuttingDown)?;
         let mut actors = self.actors();
+        // Under the map's lock: after `close` nothing is put into it any more.
+        let alive = self.alive().ok_or(Refusal::ShuttingDown)?;
         let mut command = command;
         if let Some(entry) = actors.get(lease) {
             match entry.put(command) {
@@ -116,8 +117,9 @@ impl Registry {
 
     /// Closes every mailbox: actors finish what they have and end.
     pub(super) fn close(&self) {
+        let mut actors = self.actors();
         self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.actors().clear();
+        actors.clear();
     }
 }
 

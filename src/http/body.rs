@@ -5,11 +5,11 @@
 //! and thrown away (within bounds), because closing a socket on unread data destroys the answer.
 
 use crate::http::Gateway;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::{self, Code, Problem};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
-use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
@@ -146,7 +146,7 @@ pub(super) async fn drain_unread(request: Request, next: Next) -> Response {
     let rest = Shared(Arc::new(Mutex::new(body)));
     let shared = Body::new(Shared(Arc::clone(&rest.0)));
     let response = next.run(Request::from_parts(parts, shared)).await;
-    if response.status() != StatusCode::REQUEST_TIMEOUT {
+    if !problem::is_slow_body(&response) {
         let drained = tokio::time::timeout(DRAIN_TIME, drain(Body::new(rest))).await;
         tracing::trace!(whole = drained.is_ok(), "body read to its end");
     }

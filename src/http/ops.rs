@@ -3,10 +3,10 @@
 //! Owns their answers. Never asks a dependency itself: readiness is the engine's probe.
 
 use crate::engine::api::Readiness;
-use crate::http::Gateway;
+use crate::http::{Gateway, problem};
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -39,12 +39,11 @@ pub(super) async fn live() -> Json<LiveBody> {
 }
 
 /// GET /readyz: every dependency, probed.
-pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, Json<ReadyBody>) {
+pub(super) async fn ready(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
     let readiness = gateway.engine.readiness().await;
     let ready = readiness.is_ready();
     let Readiness { postgres, kafka, ledger, accepting } = readiness;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(ReadyBody { ready, postgres, kafka, ledger, accepting }))
+    (problem::status_of(ready), Json(ReadyBody { ready, postgres, kafka, ledger, accepting }))
 }
 
 /// GET /version

@@ -175,12 +175,30 @@ const BUSY_RETRY_MS: u64 = 250;
 const STORE_RETRY_MS: u64 = 1_000;
 const OPERATOR_RETRY_MS: u64 = 30_000;
 
+/// 200 or 503, for probes that ask no more than yes or no.
+pub(super) fn status_of(ready: bool) -> StatusCode {
+    if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+/// The answer to a body that came too slowly: there is no use in reading the rest of it.
+pub(super) fn is_slow_body<B>(response: &Response<B>) -> bool {
+    response.status() == StatusCode::REQUEST_TIMEOUT
+}
+
 impl Problem {
-    /// A request that was refused before it became an operation: nothing of it was sent, except
-    /// where the code itself says that this is not known.
+    /// A request that was refused before it was looked up. `none` only for what no credential, no
+    /// topic and no configuration could ever have made an accepted operation.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        let unknown = matches!(code, Code::SlowBody | Code::InternalError);
-        let side_effect = if unknown { SideEffect::Maybe } else { SideEffect::None };
+        let never = matches!(
+            code,
+            Code::MalformedBody
+                | Code::MissingIdempotencyKey
+                | Code::InvalidMember
+                | Code::UnsupportedMediaType
+                | Code::PathNotFound
+                | Code::MethodNotAllowed
+        );
+        let side_effect = if never { SideEffect::None } else { SideEffect::Maybe };
         Self { code, detail: detail.into(), side_effect, more: Box::default() }
     }
 

@@ -10,6 +10,7 @@ mod headers;
 mod install;
 mod open;
 mod produce;
+mod stage;
 mod takeover;
 mod types;
 

@@ -92,7 +92,7 @@ impl Client {
         self.post(&format!("/v1/leases/{lease}/acquire"), Some(crate::world::WORKER), &[], &body)
     }
 
-    /// Acquires for a short time (2.5 s), again on every retryable answer, until it is the caller's.
+    /// Acquires for a short time (2.5 s), again on every retryable answer, until it has it.
     #[track_caller]
     pub fn take(&self, lease: &str, owner: &str, within: Duration) -> Holder {
         self.take_for(lease, owner, 2_500, within)

@@ -2,7 +2,8 @@
 //! is harmless, a retry with the same key gives one copy.
 
 use crate::client::{Answer, Client, Holder};
-use crate::world::{Gateway, Seen, World, wait_for};
+use crate::gateway::Gateway;
+use crate::world::{Seen, World, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;

@@ -20,6 +20,7 @@
 mod chaos_proxy;
 mod client;
 mod crash;
+mod gateway;
 mod late_end;
 mod neighbours;
 mod outage;

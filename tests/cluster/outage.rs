@@ -2,8 +2,9 @@
 
 use crate::chaos_proxy::{ChaosProxy, Framing, Mode};
 use crate::client::Client;
+use crate::gateway::Gateway;
 use crate::late_end::kafka_proxy;
-use crate::world::{Gateway, Options, World, free_port, stack, wait_for};
+use crate::world::{Options, World, free_port, stack, wait_for};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

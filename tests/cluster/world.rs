@@ -1,22 +1,20 @@
 //! A world of its own for each test: database, topics, configuration, gateways as child processes,
 //! on the broker and the Postgres that `deploy/local/up --no-gateway` started.
 
-use crate::client::{Answer, Client};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::gateway::Gateway;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -232,14 +230,7 @@ request_ms = 10000
         let (port, admin) = (free_port(), free_port());
         let config = self.config(name, port, admin);
         let log = self.dir.path().join(format!("{name}.log"));
-        let child = Command::new(env!("CARGO_BIN_EXE_fencepost"))
-            .args(["serve", "--config", config.to_str().unwrap()])
-            .env("FENCEPOST_LOG", "info")
-            .stdout(fs::File::create(&log).unwrap())
-            .stderr(Stdio::from(fs::OpenOptions::new().append(true).open(&log).unwrap()))
-            .spawn()
-            .unwrap();
-        let gateway = Gateway { child: std::sync::Mutex::new(child), port, admin, log, config };
+        let gateway = Gateway::start(&config, &log, port, admin);
         gateway.wait_ready();
         gateway
     }
@@ -361,99 +352,6 @@ impl Seen {
 /// Runs one future of the admin client.
 fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
-pub struct Gateway {
-    child: std::sync::Mutex<Child>,
-    pub port: u16,
-    pub admin: u16,
-    log: PathBuf,
-    config: PathBuf,
-}
-
-impl Gateway {
-    pub fn client(&self) -> Client {
-        Client::new(format!("http://127.0.0.1:{}", self.port))
-    }
-
-    pub fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.lock().unwrap().id().try_into().unwrap())
-    }
-
-    pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn admin_client(&self) -> Client {
-        Client::new(format!("http://127.0.0.1:{}", self.admin))
-    }
-
-    pub fn ready(&self) -> Answer {
-        self.admin_client().get("/readyz", None)
-    }
-
-    pub fn wait_ready(&self) {
-        let within = Duration::from_secs(30);
-        let until = Instant::now() + within;
-        while self.ready().status != 200 {
-            let exited = self.child.lock().unwrap().try_wait().unwrap();
-            assert!(exited.is_none(), "gateway ended: {exited:?}\n{}", self.log());
-            assert!(Instant::now() < until, "not ready within {within:?}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Arms a fail point of this process.
-    pub fn arm(&self, name: &str, lease: &str, action: &str, skip: u32) {
-        let body = json!({ "name": name, "lease": lease, "action": action, "skip": skip });
-        let answer = self.admin_client().post("/failpoints", None, &[], &body);
-        assert_eq!(answer.status, 204, "{answer:?}");
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        kill(self.pid(), signal).unwrap();
-    }
-
-    pub fn wait_stopped(&self) {
-        let stat = format!("/proc/{}/stat", self.pid());
-        wait_for("the gateway is frozen", Duration::from_secs(20), || {
-            let stat = fs::read_to_string(&stat).ok()?;
-            stat.rsplit(')').next()?.trim_start().starts_with('T').then_some(())
-        });
-    }
-
-    pub fn wait_dead(&self) {
-        wait_for("the gateway is dead", Duration::from_secs(20), || {
-            self.child.lock().unwrap().try_wait().unwrap().map(drop)
-        });
-    }
-
-    /// Starts the same gateway again after its death.
-    pub fn restart(&self) {
-        let log = fs::OpenOptions::new().append(true).open(&self.log).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_fencepost"))
-            .args(["serve", "--config", self.config.to_str().unwrap()])
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        *self.child.lock().unwrap() = child;
-        self.wait_ready();
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(40).collect();
-            let tail: Vec<&str> = tail.into_iter().rev().collect();
-            eprintln!("--- {}\n{}", self.log.display(), tail.join("\n"));
-        }
-        let mut child = self.child.lock().unwrap();
-        drop(child.kill());
-        drop(child.wait());
-    }
 }
 
 /// Offsets that an answer names, as (partition, offset).

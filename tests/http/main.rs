@@ -1,5 +1,7 @@
 //! The routers in process: who is let in, what is read, and how a refusal looks.
 #![allow(
+    clippy::as_conversions,
+    clippy::panic,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,

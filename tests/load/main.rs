@@ -17,6 +17,8 @@
 
 #[path = "../cluster/client.rs"]
 mod client;
+#[path = "../cluster/gateway.rs"]
+mod gateway;
 mod raw;
 #[path = "../cluster/world.rs"]
 mod world;
@@ -27,8 +29,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use world::World;
 
-const RUN: Duration = Duration::from_secs(8);
-const ROUNDS: usize = 3;
+/// Settings from the environment, for a quicker look.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn run() -> Duration {
+    Duration::from_secs(setting("LOAD_SECONDS", 8))
+}
+
+fn rounds() -> u64 {
+    setting("LOAD_ROUNDS", 3)
+}
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -78,7 +90,7 @@ fn posts_per_s(
                 }
             });
         }
-        std::thread::sleep(RUN);
+        std::thread::sleep(run());
         stop.store(true, Ordering::Relaxed);
     });
     done.load(Ordering::Relaxed) as f64 / from.elapsed().as_secs_f64()
@@ -97,7 +109,7 @@ fn ratios_of_the_gateway_to_raw_kafka_and_raw_postgres() {
     let records = json!([{ "topic": world.topic, "value": "x".repeat(100) }]);
     let lone = hold(&client, "lone");
     let (mut posts, mut kafkas, mut postgreses) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let mut raw = raw::Producer::new(&format!("raw-{}-{round}", world.name));
         kafkas.push(p50_ms(400, |_| raw.transaction(&other, &ledger)));
         let mut postgres = raw::Postgres::new(&world);
@@ -117,10 +129,10 @@ fn ratios_of_the_gateway_to_raw_kafka_and_raw_postgres() {
 
     let many: Vec<Holder> = (0..32).map(|k| hold(&client, &format!("many.{k}"))).collect();
     let (mut ones, mut raws, mut leases, mut posters) = (vec![], vec![], vec![], vec![]);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let lone = std::slice::from_ref(&lone);
         ones.push(posts_per_s(&world, &client, lone, 1, &format!("one-{round}")));
-        raws.push(raw::many(32, &world, &other, &ledger, round, RUN));
+        raws.push(raw::many(32, &world, &other, &ledger, round, run()));
         leases.push(posts_per_s(&world, &client, &many, 32, &format!("leases-{round}")));
         posters.push(posts_per_s(&world, &client, lone, 16, &format!("posters-{round}")));
     }

@@ -74,7 +74,7 @@ pub fn many(
     world: &World,
     topic: &str,
     ledger: &str,
-    round: usize,
+    round: u64,
     run: Duration,
 ) -> f64 {
     let producers: Vec<Producer> =

@@ -11,6 +11,7 @@ use fencepost::protocol::refusal::Refusal;
 use fencepost::protocol::transactional_id::Installation;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::sleep;
 
 /// Time to live of every lease in these tests.
 pub(crate) const TTL: Duration = Duration::from_secs(20);
@@ -97,6 +98,17 @@ pub(crate) fn post(credential: &Credential, id: &str) -> Post {
     let id = OperationId::parse(id).unwrap();
     let records = vec![record("a", 0), record("b", 1)];
     Post { credential: credential.clone(), id, records }
+}
+
+/// Acquires, again and again while the stores do not let it.
+pub(crate) async fn until_granted(gateway: &Gateway, request: AcquireRequest) -> Granted {
+    for _ in 0..60 {
+        if let Ok(granted) = gateway.engine.acquire(request.clone()).await {
+            return granted;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    panic!("no lease within a minute")
 }
 
 /// Every operation is whole and there at most once; tokens and seqs never go down.

@@ -1,3 +1,5 @@
+//! The tail without a broker: what it learns, and what ends a generation.
+
 use super::*;
 use crate::protocol::lease::{BatchSeq, FencingToken, Incarnation, InstanceId, Owner};
 use crate::protocol::ledger::{Batch, StateRecord};

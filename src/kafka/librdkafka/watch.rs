@@ -2,8 +2,8 @@
 //!
 //! Owns the batch that is under way and completes it in the very event that decides it, so that no
 //! thread has to look. Carries the rule that a commit is clean only if exactly one `EndTxn` answer,
-//! without an error, was logged for it: librdkafka repeats an `EndTxn` silently, and a late one could
-//! end the next transaction of the same epoch. Whatever is not seen is dirty.
+//! without an error, was logged for it: librdkafka repeats an `EndTxn` silently, and a late one
+//! could end the next transaction of the same epoch. Whatever is not seen is dirty.
 
 use crate::engine::ports::{EndTxn, Failure, Refused};
 use crate::kafka::error::{answer, describe, is_fenced, log_line, record_refused, unknown};
@@ -135,6 +135,10 @@ impl Watch {
         let mut seen = self.seen();
         let Some(batch) = seen.batch.as_mut() else { return };
         match result {
+            // A repeat that the broker took for a duplicate has no offset to tell.
+            Ok((_, offset)) if offset < 0 => {
+                batch.failed.push((index, Code::DuplicateSequenceNumber))
+            }
             Ok((partition, offset)) => {
                 let place = batch.topics.get(index).zip(batch.placed.get_mut(index));
                 if let Some((topic, place)) = place {

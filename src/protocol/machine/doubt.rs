@@ -11,14 +11,16 @@ use crate::protocol::refusal::{Refusal, SideEffect};
 
 impl LeaseMachine {
     /// An operation still waiting at its deadline is dropped, never sent.
-    pub(in crate::protocol::machine) fn drop_late(&mut self, at: u64, out: &mut Vec<Effect>) {
-        self.pending.retain(|w| {
-            let late = w.deadline_ms <= at;
-            if late {
-                out.push(Effect::Reply(w.ticket, Reply::Refused(Refusal::OutcomeUnknown)));
-            }
-            !late
-        });
+    pub(in crate::protocol::machine) fn in_time(
+        w: &Waiting,
+        at: u64,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let late = w.deadline_ms <= at;
+        if late {
+            out.push(Effect::Reply(w.ticket, Reply::Refused(Refusal::OutcomeUnknown)));
+        }
+        !late
     }
 
     pub(in crate::protocol::machine) fn send_failed(
@@ -30,7 +32,7 @@ impl LeaseMachine {
     ) {
         let side_effect = SideEffect::None;
         let refusal = match failure {
-            KafkaFailure::Doubt => return self.doubt(*turn, at, out),
+            KafkaFailure::Unreached | KafkaFailure::Doubt => return self.doubt(*turn, at, out),
             KafkaFailure::Fenced => return self.fenced(turn, out),
             KafkaFailure::Record { index, why } => Refusal::Record { index, why, side_effect },
             KafkaFailure::Denied { resource } => Refusal::KafkaDenied { resource },
@@ -76,8 +78,8 @@ impl LeaseMachine {
         for w in &mut turn.operations {
             w.in_doubt = true;
         }
-        let several = turn.operations.len() > 1;
-        self.put_back(turn.operations, several);
+        // One at a time from here on: the one that caused it must not take others along again.
+        self.put_back(turn.operations, true);
         self.doubts = self.doubts.saturating_add(1);
         self.back_off(at);
         self.go(at, out);

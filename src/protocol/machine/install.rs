@@ -31,7 +31,9 @@ impl LeaseMachine {
         out: &mut Vec<Effect>,
     ) {
         let refusal = match failure {
-            KafkaFailure::Doubt | KafkaFailure::Record { .. } => Refusal::KafkaUnavailable,
+            KafkaFailure::Unreached | KafkaFailure::Doubt | KafkaFailure::Record { .. } => {
+                Refusal::KafkaUnavailable
+            }
             KafkaFailure::Denied { resource } => Refusal::KafkaDenied { resource },
             KafkaFailure::Fenced => {
                 let retry_after_ms = self.count_fencing(at, out);
@@ -139,6 +141,8 @@ impl LeaseMachine {
                 nonce: open.nonce,
                 seq: open.seq(locked),
             });
+            // Usable at once: who waits need not sit out the back-off of an earlier failure.
+            self.resume_at = at;
         }
         match &open.job {
             Job::Acquire(acquire) => out.push(Effect::Reply(

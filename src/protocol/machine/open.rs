@@ -27,6 +27,8 @@ impl Open {
             locked: None,
             token: FencingToken(0),
             nonce: Nonce([0; 16]),
+            glimpse: FencingToken(0),
+            lease_locked: false,
             draws: 0,
             asked: 0,
             barrier: None,
@@ -95,6 +97,9 @@ impl LeaseMachine {
                 open.nonce = fresh;
                 self.open_locked(open, outcome, glimpse, at, out);
             }
+            (OpenStage::Rereading, Event::LeaseLocked(reread)) => {
+                self.open_reread(open, reread, at, out);
+            }
             (OpenStage::Drawing, Event::Drawn(token)) => self.drawn(open, token, at, out),
             (OpenStage::Initialising, Event::Opened(Ok(()))) => {
                 let nonce = open.nonce;
@@ -121,6 +126,12 @@ impl LeaseMachine {
             (OpenStage::State, Event::StateWritten(Ok(clean))) => {
                 open.dirty = !clean;
                 self.commit_open(open, Meaning::Opened, out);
+            }
+            // Nothing was initialised, so another gateway's handle is as good as it was.
+            (OpenStage::Initialising, Event::Opened(Err(KafkaFailure::Unreached))) => {
+                self.drop_producer(out);
+                out.push(Effect::EndSession);
+                self.refuse_job(open.job, Refusal::KafkaUnavailable, at, out);
             }
             (OpenStage::Initialising, Event::Opened(Err(failure)))
             | (OpenStage::Barrier, Event::BarrierWritten(Err(failure)))
@@ -158,7 +169,10 @@ impl LeaseMachine {
             Job::Acquire(_) | Job::Release(_) | Job::Settle(_) => Vec::new(),
         };
         open.asked = operations.len();
-        self.await_open(OpenStage::Locking, open, Effect::Lock { both: true, operations }, out);
+        // A re-open waits for Kafka with this lock: renew must not wait with it, so the lease row
+        // is locked only where the lease is found to be over.
+        let both = open.job != Job::Produce;
+        self.await_open(OpenStage::Locking, open, Effect::Lock { both, operations }, out);
     }
 
     pub(in crate::protocol::machine) fn init_open(

@@ -17,7 +17,7 @@ use std::sync::Arc;
 impl LeaseMachine {
     /// Works on what waits, if anything does and its time has come.
     pub(in crate::protocol::machine) fn go(&mut self, at: u64, out: &mut Vec<Effect>) {
-        self.drop_late(at, out);
+        self.pending.retain(|w| Self::in_time(w, at, out));
         if self.pending.is_empty() || at < self.resume_at {
             return;
         }
@@ -81,7 +81,10 @@ impl LeaseMachine {
             (TurnStage::Ledger, Event::LedgerSent(Err(failure)))
             | (TurnStage::Ending, Event::Ended(Err(failure))) => match failure {
                 KafkaFailure::Fenced => self.fenced(turn, out),
-                KafkaFailure::Doubt | KafkaFailure::Record { .. } | KafkaFailure::Denied { .. } => {
+                KafkaFailure::Unreached
+                | KafkaFailure::Doubt
+                | KafkaFailure::Record { .. }
+                | KafkaFailure::Denied { .. } => {
                     self.doubt(*turn, at, out);
                 }
             },
@@ -142,19 +145,7 @@ impl LeaseMachine {
                 self.refuse_waiting(&Refusal::LeaseNotFound, at, out);
             }
             LockOutcome::Locked(locked) => {
-                let over = |w: &Waiting| {
-                    matches!(
-                        judge(
-                            &locked,
-                            &w.credential,
-                            &w.id,
-                            &w.fingerprint,
-                            self.setting.retention_s
-                        ),
-                        Verdict::Refused(Refusal::LeaseExpired { .. })
-                    )
-                };
-                let look_again = turn.operations.iter().any(over);
+                let look_again = turn.operations.iter().any(|w| self.is_lease_over(&locked, w));
                 turn.locked = Some(locked);
                 if look_again {
                     // A renew may be about to commit: only the locked row says that it is over.
@@ -199,7 +190,9 @@ impl LeaseMachine {
         };
         self.quarantined = locked.fence.quarantine.is_some();
         let operations = std::mem::take(&mut turn.operations);
-        let (live, ahead) = self.answer_judged(operations, &locked, turn.glimpse, out);
+        let (mut live, ahead) = self.answer_judged(operations, &locked, turn.glimpse, out);
+        // The lock may have been waited for until after the deadline.
+        live.retain(|w| Self::in_time(w, at, out));
         let usable = self.handle.as_ref().filter(|h| h.matches(&locked.fence, self.setting.home));
         let handle = usable.cloned();
         if handle.is_none() {

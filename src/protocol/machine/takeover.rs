@@ -5,8 +5,9 @@
 
 use super::types::*;
 use super::{DRAWS_MAX, LeaseMachine};
-use crate::protocol::fence::Locked;
-use crate::protocol::lease::FencingToken;
+use crate::protocol::batch::Waiting;
+use crate::protocol::fence::{LeaseRow, Locked, Verdict, judge};
+use crate::protocol::lease::{DbTime, FencingToken};
 use crate::protocol::reconcile::OpenKind;
 use crate::protocol::refusal::Refusal;
 
@@ -37,20 +38,11 @@ impl LeaseMachine {
         open.token = locked.fence.token;
         match open.job.clone() {
             Job::Acquire(acquire) => self.acquire_locked(open, acquire, locked, out),
-            Job::Produce => match self.judge_waiting(&locked, glimpse, open.asked, out) {
-                (_, Some(token)) => {
-                    open.locked = Some(locked);
-                    self.quarantine_open(open, &Self::ahead_reason(token), out);
-                }
-                (true, None) => {
-                    open.locked = Some(locked);
-                    self.init_open(open, out);
-                }
-                (false, None) => {
-                    out.push(Effect::EndSession);
-                    self.go(at, out);
-                }
-            },
+            Job::Produce => {
+                open.glimpse = glimpse;
+                open.locked = Some(locked);
+                self.produce_locked(open, at, out);
+            }
             Job::Release(release) => match Self::release_answer(&locked, &release, &self.setting) {
                 Some(reply) => self.answer_under_lock(release.ticket, reply, out),
                 None => {
@@ -60,6 +52,64 @@ impl LeaseMachine {
             },
             Job::Settle(ticket) => self.settle_locked(open, ticket, locked, out),
         }
+    }
+
+    /// A re-open for waiting operations: those that the rows answer are answered; the others need a
+    /// producer.
+    fn produce_locked(&mut self, mut open: Box<Open>, at: u64, out: &mut Vec<Effect>) {
+        let Some(locked) = open.locked.take() else {
+            return out.push(Effect::Alert(Alert::Unexpected));
+        };
+        if !open.lease_locked && self.finds_lease_over(&locked, open.asked) {
+            open.locked = Some(locked);
+            // A renew may be about to commit: only the locked row says that it is over.
+            return self.await_open(OpenStage::Rereading, open, Effect::LockLease, out);
+        }
+        match self.judge_waiting(&locked, open.glimpse, open.asked, out) {
+            (_, Some(token)) => {
+                open.locked = Some(locked);
+                self.quarantine_open(open, &Self::ahead_reason(token), out);
+            }
+            (true, None) => {
+                open.locked = Some(locked);
+                self.init_open(open, out);
+            }
+            (false, None) => {
+                out.push(Effect::EndSession);
+                self.go(at, out);
+            }
+        }
+    }
+
+    pub(in crate::protocol::machine) fn open_reread(
+        &mut self,
+        mut open: Box<Open>,
+        reread: Option<(LeaseRow, DbTime)>,
+        at: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        match (&mut open.locked, reread) {
+            (Some(locked), Some((lease, now))) => {
+                locked.lease = lease;
+                locked.now = now;
+                open.lease_locked = true;
+                self.produce_locked(open, at, out);
+            }
+            (_, _) => {
+                out.push(Effect::EndSession);
+                self.refuse_job(open.job, Refusal::PostgresUnavailable, at, out);
+            }
+        }
+    }
+
+    /// One of the first `asked` operations would be refused because the lease is over.
+    fn finds_lease_over(&self, locked: &Locked, asked: usize) -> bool {
+        self.pending.iter().take(asked).any(|w| self.is_lease_over(locked, w))
+    }
+
+    pub(in crate::protocol::machine) fn is_lease_over(&self, locked: &Locked, w: &Waiting) -> bool {
+        let verdict = judge(locked, &w.credential, &w.id, &w.fingerprint, self.setting.retention_s);
+        matches!(verdict, Verdict::Refused(Refusal::LeaseExpired { .. }))
     }
 
     pub(in crate::protocol::machine) fn answer_under_lock(

@@ -8,6 +8,7 @@ mod produce;
 mod random;
 mod refused;
 mod release;
+mod reopen;
 mod takeover;
 mod world;
 

@@ -61,6 +61,8 @@ pub enum Job {
 pub enum KafkaFailure {
     /// Not known whether it happened.
     Doubt,
+    /// Kafka was not reached: certainly nothing was sent.
+    Unreached,
     /// The epoch is not ours any more.
     Fenced,
     /// One record, by its index among those sent, was certainly refused.
@@ -319,6 +321,7 @@ pub(super) enum OpenStage {
     Tail,
     Ensuring,
     Locking,
+    Rereading,
     Drawing,
     Initialising,
     Barrier,
@@ -351,6 +354,10 @@ pub(super) struct Open {
     /// Token to be opened.
     pub(super) token: FencingToken,
     pub(super) nonce: Nonce,
+    /// Highest token that the tail happened to have seen.
+    pub(super) glimpse: FencingToken,
+    /// The lease row is locked, too.
+    pub(super) lease_locked: bool,
     pub(super) draws: u8,
     /// How many waiting operations its lock looks up; one that came later was not.
     pub(super) asked: usize,

@@ -117,7 +117,8 @@ impl TransactionLog for MemoryLog {
                 return Err(unknown("read"));
             }
             let kafka = self.0.shared.kafka();
-            let value = kafka.read(lease, partition.0, offset).ok_or(unknown("compacted"))?;
+            let value =
+                kafka.read(lease, partition.0, offset).ok_or_else(|| unknown("compacted"))?;
             Ok(LedgerRecord::decode(value).unwrap())
         })
     }
@@ -267,7 +268,7 @@ impl TransactionalProducer for MemoryProducer {
                 Some(Fault::Lost) => {
                     let lost = self.end();
                     self.end_later();
-                    lost.and(Err(unknown("end")))
+                    lost.and_then(|()| Err(unknown("end")))
                 }
                 Some(Fault::Late) => {
                     self.end_later();

@@ -242,7 +242,8 @@ impl Rows {
             let batch = redo.as_ref().unwrap();
             let (token, incarnation, seq) = (batch.token, batch.incarnation, batch.seq);
             let stored = Stored { accepted: accepted.clone(), token, incarnation, seq };
-            let kept = entry.operations.entry(accepted.id.clone()).or_insert(stored.clone());
+            let kept =
+                entry.operations.entry(accepted.id.clone()).or_insert_with(|| stored.clone());
             if *kept != stored {
                 return Err(format!("{} is stored twice", accepted.id));
             }

@@ -256,7 +256,7 @@ impl FenceSession for MemorySession {
             let answer = match self.gate.pass(commit_point(&write)).await {
                 None => self.write(write),
                 Some(Fault::Refuse) => Err(certain("commit")),
-                Some(Fault::Lost) => self.write(write).and(Err(unknown("commit"))),
+                Some(Fault::Lost) => self.write(write).and_then(|_| Err(unknown("commit"))),
                 Some(Fault::Late) => {
                     // The lock stays until it lands.
                     let gate = Arc::clone(&self.gate);

@@ -1,3 +1,5 @@
+//! What a producer's events and log lines are taken for.
+
 use super::*;
 
 const CLEAN: &str =

@@ -233,6 +233,19 @@ fn an_operation_past_its_deadline_is_dropped_and_never_sent() {
 }
 
 #[test]
+fn an_operation_whose_deadline_passed_while_the_lock_was_waited_for_is_not_sent() {
+    let mut rig = Rig::acquired();
+    let ticket = rig.queue("a");
+    until(&mut rig, "Lock");
+    rig.at += 10_000;
+    let ids = vec![OperationId::parse("a").unwrap()];
+    let event = rig.world.perform(&Effect::Lock { both: false, operations: ids });
+    assert_eq!(rig.run(event), "Reply:OutcomeUnknown EndSession");
+    assert_eq!(*rig.refusal(ticket), Refusal::OutcomeUnknown);
+    assert!(rig.machine.handle().is_some());
+}
+
+#[test]
 fn an_operation_in_doubt_waits_with_back_off_until_its_deadline() {
     let mut rig = Rig::acquired();
     rig.world.fault("EndTxn", Fault::Fail);

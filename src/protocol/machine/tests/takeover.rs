@@ -22,6 +22,20 @@ fn an_operation_in_doubt_never_follows_a_takeover_at_the_same_gateway() {
 }
 
 #[test]
+fn a_new_holder_does_not_wait_out_the_back_off_of_the_one_before() {
+    let mut rig = Rig::acquired();
+    rig.world.fault("EndTxn", Fault::Fail);
+    rig.world.fault("AwaitTail", Fault::Fail);
+    let (old, _) = rig.produce("a");
+    assert!(rig.machine.resume_at().is_some_and(|at| at > rig.at));
+    rig.world.expire();
+    rig.acquire(acquire("x"));
+    let (new, _) = rig.produce("b");
+    assert!(matches!(rig.refusal(old), Refusal::StaleToken { .. }));
+    rig.assert_produced(new, false);
+}
+
+#[test]
 fn operations_of_two_tokens_never_share_a_batch() {
     let mut rig = Rig::acquired();
     let old = rig.world.credential();
