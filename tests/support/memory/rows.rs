@@ -173,6 +173,20 @@ impl Rows {
         self.leases.values().filter_map(|entry| entry.fence.quarantine.clone()).collect()
     }
 
+    /// The guards of the real store's statements: a write that they refuse changes nothing.
+    pub(super) fn takes(&self, name: &LeaseName, write: &Write, now: DbTime) -> bool {
+        let entry = &self.leases[name];
+        let (fence, held) = (&entry.fence, entry.lease.is_held(now));
+        let free = fence.quarantine.is_none();
+        match write {
+            Write::Install { .. } => free && !held,
+            Write::Settle { .. } => free && !held,
+            Write::Record { seq, .. } => free && *seq == fence.seq.next(),
+            Write::Reopen { .. } | Write::Release { .. } | Write::Retire { .. } => free,
+            Write::Quarantine { .. } | Write::Expire | Write::Nonce { .. } => true,
+        }
+    }
+
     /// Writes one decision; gives the expiry, or what the write would have broken.
     pub(super) fn write(
         &mut self,

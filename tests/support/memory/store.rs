@@ -184,6 +184,11 @@ impl MemorySession {
         let shared = &self.gate.shared;
         let now = shared.clock();
         let installs = matches!(write, Write::Install { .. });
+        if !shared.rows().takes(&self.lease, &write, now) {
+            // As in Postgres: no row matched, rolled back, and nothing is built on it.
+            shared.rows().end(self.id);
+            return Err(unknown("the row is not as it was locked"));
+        }
         let written = shared.rows().write(&self.lease, write, self.home, now);
         if installs {
             let open = shared.kafka().is_open(&self.lease);
