@@ -75,6 +75,15 @@ pub enum Finding {
         /// Records in the topic.
         found: usize,
     },
+    /// An acknowledged operation under another token or batch than Postgres has.
+    Misnamed {
+        /// Lease.
+        lease: String,
+        /// Operation id.
+        operation: String,
+        /// Token and batch that Postgres has.
+        recorded: (u64, u64),
+    },
     /// A record without our headers: somebody else writes to this topic.
     Foreign {
         /// How many.
@@ -95,6 +104,10 @@ impl fmt::Display for Finding {
             Self::Half { lease, operation, recorded, found } => write!(
                 f,
                 "lease {lease}: operation {operation}: {found} of {recorded} records, or moved"
+            ),
+            Self::Misnamed { lease, operation, recorded: (token, batch) } => write!(
+                f,
+                "lease {lease}: operation {operation} is not under token {token} in batch {batch}"
             ),
             Self::Foreign { records } => {
                 write!(f, "{records} records carry no fencepost headers: another writer")
@@ -121,6 +134,7 @@ pub struct Report {
 #[derive(Debug, Default)]
 struct Operation {
     batches: Vec<u64>,
+    tokens: Vec<u64>,
     count: usize,
     /// Order-free sum over the places of its records.
     places: u64,
@@ -157,6 +171,9 @@ impl Audit {
         if !operation.batches.contains(&seen.batch) {
             operation.batches.push(seen.batch);
         }
+        if !operation.tokens.contains(&seen.token) {
+            operation.tokens.push(seen.token);
+        }
         operation.count = operation.count.saturating_add(1);
         operation.places = operation.places.wrapping_add(place(seen.partition, seen.offset));
     }
@@ -175,8 +192,14 @@ impl Audit {
         let sum = |sum: u64, (p, o): &(i32, i64)| sum.wrapping_add(place(*p, *o));
         let places = recorded.places.iter().fold(0, sum);
         let key = (recorded.lease, recorded.operation);
+        let (token, batch) = (recorded.token, recorded.batch);
         let found = self.operations.get_mut(&key).map(|operation| {
             operation.recorded = true;
+            if operation.tokens != [token] || !operation.batches.contains(&batch) {
+                let (lease, operation) = key.clone();
+                let recorded = (token, batch);
+                self.findings.push(Finding::Misnamed { lease, operation, recorded });
+            }
             (operation.count, operation.places)
         });
         if found != Some((recorded.places.len(), places)) {
@@ -247,7 +270,7 @@ mod tests {
         audit.record(seen(1, 1, "a", 1));
         audit.record(seen(3, 2, "b", 2));
         audit.recorded(recorded("a", &[0, 1]));
-        audit.recorded(recorded("b", &[3]));
+        audit.recorded(Recorded { token: 2, batch: 2, ..recorded("b", &[3]) });
         let report = audit.finish();
         assert_eq!(report.findings, Vec::new());
         assert_eq!((report.records, report.operations, report.unrecorded), (3, 2, 0));
@@ -283,6 +306,17 @@ mod tests {
         let mut audit = Audit::default();
         audit.recorded(recorded("gone", &[5]));
         assert!(matches!(audit.finish().findings.as_slice(), [Finding::Half { found: 0, .. }]));
+    }
+
+    #[test]
+    fn an_operation_under_another_token_or_batch_is_found() {
+        for (token, batch) in [(2, 1), (1, 2)] {
+            let mut audit = Audit::default();
+            audit.record(seen(0, token, "a", batch));
+            audit.recorded(recorded("a", &[0]));
+            let findings = audit.finish().findings;
+            assert!(matches!(findings.as_slice(), [Finding::Misnamed { .. }]), "{findings:?}");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Sessions on which tokens are drawn.
 const DRAW_SESSIONS: u32 = 2;
 
-/// Limits, in the order that DESIGN.md asserts: idle in transaction < lock < statement.
+/// Limits, in the order that is asserted at the start: idle in transaction < lock < statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// `lock_timeout` of every session.

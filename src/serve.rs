@@ -23,12 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Between two attempts to reach a store at the start.
 const START_RETRY: Duration = Duration::from_millis(500);
 /// One question to Kafka at the start.
 const FACTS: Duration = Duration::from_secs(5);
+/// Least time for the actors to end, however long the drain took.
+const STOP_LEAST: Duration = Duration::from_secs(1);
 /// Room that our headers and the encoding take beside a record's own bytes.
 const RECORD_OVERHEAD: usize = 64 * 1024;
 
@@ -60,13 +62,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let gateway = http::gateway(&config, engine.clone(), instance)?;
     tracing::info!(listen = %config.http.listen, admin = %config.http.admin_listen, "serving");
     let draining = engine.clone();
+    let mut stopped_at = None;
     let stop = async {
         signals.first().await;
         tracing::info!("stopping: no new work is taken");
         draining.stop_accepting();
+        stopped_at = Some(Instant::now());
     };
     serve(listeners, gateway, http::server_limits(&config), stop).await;
-    let grace = Duration::from_millis(config.timeouts.shutdown_ms);
+    // What the drain of requests has left of the one deadline, and a moment in any case.
+    let drained = stopped_at.map_or(Duration::ZERO, |at| at.elapsed());
+    let grace = ms(config.timeouts.shutdown_ms).saturating_sub(drained).max(STOP_LEAST);
     let ended = tokio::select! {
         ended = engine.shut_down(grace) => ended,
         () = signals.first() => false,

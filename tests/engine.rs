@@ -15,6 +15,7 @@ mod support {
     pub(crate) mod memory;
 }
 
+use fencepost::engine::Settings;
 use fencepost::engine::api::{AcquireRequest, Granted, Produced};
 use fencepost::protocol::lease::{FencingToken, InstanceId, LeaseName, Nonce};
 use fencepost::protocol::ledger::{LedgerKey, LedgerRecord, ledger_partition};
@@ -368,5 +369,22 @@ async fn an_acquire_that_still_waits_when_its_caller_leaves_takes_nothing() {
     assert!(left.is_err(), "the caller left before an answer");
     drop(busy.await.unwrap());
     first.post(&held, "after").await.unwrap();
+    assert_log(&world);
+}
+
+/// An idle producer is closed with its actor, and the next use opens the lease again.
+#[tokio::test(start_paused = true)]
+async fn an_idle_lease_is_closed_and_its_next_use_opens_it_under_the_same_token() {
+    let world = World::new();
+    let idle = Duration::from_secs(5);
+    let short = Settings { idle, ..settings(InstanceId([1; 16])) };
+    let first = Gateway::with(&world, short);
+    let held = first.acquire("w").await.unwrap();
+    first.post(&held, "a").await.unwrap();
+    assert_eq!(first.engine.leases_open(), 1);
+    sleep(idle + Duration::from_secs(1)).await;
+    assert_eq!(first.engine.leases_open(), 0);
+    let written = first.post(&held, "b").await.unwrap();
+    assert_eq!((written.token, written.replayed), (held.token, false));
     assert_log(&world);
 }

@@ -17,7 +17,7 @@ const COLUMNS_MAX: usize = 100;
 /// What a layer may name of this crate besides itself. A path allows what is below it, too.
 const LAYERS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
-    ("cli", &["serve", "doctor", "config", "telemetry", "postgres", "kafka", "http", "protocol"]),
+    ("cli", &["serve", "config", "telemetry"]),
     (
         "serve",
         &[
@@ -27,21 +27,18 @@ const LAYERS: &[(&str, &[&str])] = &[
             "kafka",
             "config",
             "telemetry",
-            "metrics",
             "failpoint",
             "protocol",
             "audit",
         ],
     ),
     ("audit", &[]),
-    ("doctor", &["postgres", "kafka", "config", "telemetry", "protocol"]),
-    ("http", &["engine", "protocol", "config", "telemetry", "metrics", "failpoint"]),
-    ("postgres", &["engine::ports", "protocol", "telemetry", "metrics", "failpoint"]),
-    ("kafka", &["engine::ports", "protocol", "telemetry", "metrics", "failpoint"]),
-    ("engine", &["protocol", "telemetry", "metrics", "failpoint"]),
+    ("http", &["engine", "protocol", "config", "telemetry", "failpoint"]),
+    ("postgres", &["engine::ports", "protocol", "telemetry", "failpoint"]),
+    ("kafka", &["engine::ports", "protocol", "telemetry", "failpoint"]),
+    ("engine", &["protocol", "telemetry", "failpoint"]),
     ("config", &["protocol"]),
     ("telemetry", &["config"]),
-    ("metrics", &[]),
     ("failpoint", &[]),
     ("protocol", &[]),
 ];

@@ -1,6 +1,6 @@
 //! What must hold of a configuration before anything starts.
 //!
-//! Owns the order of the timeouts (DESIGN.md, section 2) and the relations between limits; every
+//! Owns the order of the timeouts and the relations between limits; every
 //! message names the keys and both values.
 
 use super::{Config, ConfigError};

@@ -1,6 +1,7 @@
 //! Reads a whole topic once, read_committed, in offset order of each partition: for the audit.
 //!
-//! Owns where the reading ends: at the last stable offset that each partition had when it began.
+//! Owns where the reading ends: not before the last stable offset that each partition had when it
+//! began.
 //! Blocks its thread; every wait is bounded.
 
 use super::KafkaOptions;
@@ -10,7 +11,7 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Name of its client.
@@ -32,7 +33,8 @@ pub struct Scanned {
     pub headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// Gives every record of a topic to `take`; returns the position that each partition ended at.
+/// Gives every record of a topic to `take`; returns the last stable offset that
+/// each partition had when the reading began.
 pub fn topic(
     options: &KafkaOptions,
     topic: &str,
@@ -50,20 +52,34 @@ pub fn topic(
         let detail = "the topic is not there".to_owned();
         return Err(Failure::Indeterminate { stage: STAGE, detail });
     }
+    let mut latest = TopicPartitionList::new();
+    for partition in list.elements() {
+        let end = Offset::End;
+        latest.add_partition_offset(topic, partition.partition(), end).map_err(failed)?;
+    }
+    // The last stable offsets: this consumer is read_committed. What stands below one of them and
+    // is not read is not there.
+    let latest = consumer.offsets_for_times(latest, METADATA).map_err(failed)?;
+    let mut stood: BTreeMap<i32, i64> = BTreeMap::new();
+    for partition in latest.elements() {
+        let Offset::Offset(end) = partition.offset() else {
+            let detail = "the end of a partition is not known".to_owned();
+            return Err(Failure::Indeterminate { stage: STAGE, detail });
+        };
+        stood.insert(partition.partition(), end);
+    }
     consumer.assign(&list).map_err(failed)?;
-    let mut ends: BTreeMap<i32, i64> = BTreeMap::new();
-    let mut next: BTreeMap<i32, i64> = BTreeMap::new();
+    let mut ended: BTreeSet<i32> = BTreeSet::new();
     let mut heard = Instant::now();
-    while ends.len() < list.count() {
+    while ended.len() < list.count() {
         match consumer.poll(POLL) {
             Some(Ok(message)) => {
                 heard = Instant::now();
-                next.insert(message.partition(), message.offset().saturating_add(1));
                 take(scanned(&message));
             }
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 heard = Instant::now();
-                ends.insert(partition, next.get(&partition).copied().unwrap_or(0));
+                ended.insert(partition);
             }
             Some(Err(error)) => return Err(failed(error)),
             None if heard.elapsed() > SILENCE => {
@@ -73,7 +89,7 @@ pub fn topic(
             None => {}
         }
     }
-    Ok(ends)
+    Ok(stood)
 }
 
 fn scanned(message: &rdkafka::message::BorrowedMessage<'_>) -> Scanned {

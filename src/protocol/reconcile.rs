@@ -1,7 +1,7 @@
 //! The decision of an open: the fence row against everything that the ledger holds before the
 //! barrier.
 //!
-//! Owns the table of DESIGN.md section 2, "Open", step 4. First match wins, and the redo does not
+//! Owns the decision table of an open. First match wins, and the redo does not
 //! compete with it. Carries I4: no token is opened that the ledger contradicts.
 
 use crate::protocol::fence::FenceRow;

@@ -1,7 +1,7 @@
 //! What a caller is told when the answer is no.
 //!
-//! Owns the list of refusals and what each may say about the operation's side effect (DESIGN.md,
-//! "What a refusal may say"). Knows no status code: http maps them.
+//! Owns the list of refusals and what each may say about the operation's side
+//! effect. Knows no status code: http maps them.
 
 use crate::protocol::lease::{FencingToken, Owner};
 

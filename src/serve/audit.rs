@@ -12,7 +12,6 @@ use crate::protocol::machine::header;
 use crate::protocol::operation::unfold_runs;
 use crate::serve::kafka_options;
 use anyhow::Context as _;
-use std::collections::BTreeMap;
 use std::io::Write as _;
 
 /// Audits one topic and prints what it found; true if that is nothing.
@@ -22,13 +21,9 @@ pub async fn run(config: Config, topic: String) -> anyhow::Result<bool> {
     let of = topic.clone();
     let mut audit = Audit::default();
     let read = tokio::task::spawn_blocking(move || {
-        let mut ends = BTreeMap::new();
-        scan::topic(&options, &of, |record| {
-            ends.insert(record.partition, record.offset);
-            match seen(&record) {
-                Some(seen) => audit.record(seen),
-                None => audit.foreign(),
-            }
+        scan::topic(&options, &of, |record| match seen(&record) {
+            Some(seen) => audit.record(seen),
+            None => audit.foreign(),
         })
         .map(|stood| (audit, stood))
     });

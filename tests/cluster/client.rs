@@ -39,6 +39,8 @@ impl Client {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
+            .max_idle_connections(64)
+            .max_idle_connections_per_host(64)
             .build();
         Self { url, agent: config.into() }
     }

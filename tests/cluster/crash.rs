@@ -30,7 +30,7 @@ const PRODUCE: [&str; 12] = [
 ];
 
 /// Steps of one open, in order.
-const OPEN: [&str; 8] = [
+const OPEN: [&str; 9] = [
     "after_row_lock",
     "before_init",
     "after_init",
@@ -38,6 +38,7 @@ const OPEN: [&str; 8] = [
     "after_barrier_seen",
     "before_state",
     "after_state_end",
+    "after_operations_insert",
     "after_postgres_commit",
 ];
 

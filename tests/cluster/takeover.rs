@@ -104,6 +104,8 @@ fn a_released_lease_takes_no_more_records_and_is_free_at_once() {
     assert!(new["token"].as_str().unwrap().parse::<u64>().unwrap() > old.token);
     let refused = client.release(&old).expect_problem(412, "stale_token");
     assert_eq!(refused["retry"], "reacquire");
+    let ids: Vec<String> = world.read().into_iter().map(|s| s.operation).collect();
+    assert_eq!(ids, ["1"]);
     world.audit();
 }
 
@@ -124,5 +126,8 @@ fn an_expired_lease_refuses_until_it_is_taken_and_the_answer_is_maybe() {
     let refused = client.records(&old, "later", &records).expect_problem(412, "lease_expired");
     assert_eq!(refused["side_effect"], "maybe");
     client.renew(&old).expect_problem(412, "lease_expired");
+    let seen = world.read();
+    let last = format!("k{k}");
+    assert!(seen.iter().all(|s| s.operation != "later" && s.operation != last), "{seen:?}");
     world.audit();
 }

@@ -86,6 +86,8 @@ pub struct World {
     pub topic: String,
     options: Options,
     dir: tempfile::TempDir,
+    /// Topics that were made, to be deleted.
+    made: std::sync::Mutex<Vec<String>>,
     gateway_url: String,
     pub owner_url: String,
 }
@@ -120,6 +122,7 @@ impl World {
             name,
             options,
             dir: tempfile::tempdir().unwrap(),
+            made: std::sync::Mutex::default(),
             gateway_url,
         };
         world.create_topic(&world.topic, 3, &[]);
@@ -164,6 +167,7 @@ impl World {
         }
         let done = block(self.admin().create_topics([&new], &AdminOptions::new()));
         done.unwrap().pop().unwrap().unwrap();
+        self.made.lock().unwrap().push(topic.to_owned());
     }
 
     pub fn delete_topic(&self, topic: &str) {
@@ -250,6 +254,7 @@ request_ms = 10000
             .create()
             .unwrap();
         let meta = consumer.fetch_metadata(Some(topic), Duration::from_secs(10)).unwrap();
+        assert!(!meta.topics()[0].partitions().is_empty(), "{topic} is not there");
         let mut list = TopicPartitionList::new();
         for partition in meta.topics()[0].partitions() {
             list.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
@@ -297,7 +302,8 @@ request_ms = 10000
 
     pub fn audit_topic(&self, topic: &str) {
         let config = self.config("audit", 1, 2);
-        self.run(&["audit", "--config", config.to_str().unwrap(), "--topic", topic]);
+        let report = self.run(&["audit", "--config", config.to_str().unwrap(), "--topic", topic]);
+        assert!(report.contains("of which 0 are not in Postgres"), "{report}");
     }
 
     pub fn sql(&self, sql: &str) -> String {
@@ -317,8 +323,8 @@ impl Drop for World {
         let sql = format!("DROP DATABASE IF EXISTS {database} WITH (FORCE)");
         let owner = stack("DATABASE_OWNER_URL");
         drop(Command::new("psql").args([owner.as_str(), "-qXc", &sql]).output());
-        let ledger = format!("ledger.{}", self.name);
-        let topics = [self.topic.as_str(), ledger.as_str()];
+        let made = self.made.lock().unwrap();
+        let topics: Vec<&str> = made.iter().map(String::as_str).collect();
         drop(block(self.admin().delete_topics(&topics, &AdminOptions::new())));
     }
 }

@@ -102,15 +102,16 @@ fn ratios_of_the_gateway_to_raw_kafka_and_raw_postgres() {
     let world = World::new("load");
     let gateway = world.gateway("g1");
     let client = gateway.client();
-    let ledger = format!("ledger.{}", world.name);
     // The raw producers write beside the gateway's topic, so that it can be audited at the end.
     let other = format!("data.raw.{}", world.name);
     world.create_topic(&other, 3, &[]);
+    let ledger = format!("ledger.raw.{}", world.name);
+    world.create_topic(&ledger, 4, &[("cleanup.policy", "compact")]);
     let records = json!([{ "topic": world.topic, "value": "x".repeat(100) }]);
     let lone = hold(&client, "lone");
     let (mut posts, mut kafkas, mut postgreses) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds() {
-        let mut raw = raw::Producer::new(&format!("raw-{}-{round}", world.name));
+        let mut raw = raw::Producer::new(&format!("raw-{}-{round}", world.name), 0);
         kafkas.push(p50_ms(400, |_| raw.transaction(&other, &ledger)));
         let mut postgres = raw::Postgres::new(&world);
         postgreses.push(p50_ms(400, |k| postgres.transaction(&format!("{round}-{k}"))));

@@ -30,10 +30,12 @@ impl ProducerContext for Reports {
 pub struct Producer {
     producer: ThreadedProducer<Reports>,
     reports: Receiver<()>,
+    /// Of the ledger.
+    partition: i32,
 }
 
 impl Producer {
-    pub fn new(id: &str) -> Self {
+    pub fn new(id: &str, partition: i32) -> Self {
         let (to, reports) = sync_channel(16);
         let producer: ThreadedProducer<Reports> = ClientConfig::new()
             .set("bootstrap.servers", stack("KAFKA_BOOTSTRAP"))
@@ -48,7 +50,7 @@ impl Producer {
             .create_with_context(Reports(to))
             .unwrap();
         producer.init_transactions(Duration::from_secs(30)).unwrap();
-        Self { producer, reports }
+        Self { producer, reports, partition }
     }
 
     fn send(&mut self, record: BaseRecord<'_, str, str>) {
@@ -60,7 +62,9 @@ impl Producer {
         let value = "x".repeat(100);
         self.producer.begin_transaction().unwrap();
         self.send(BaseRecord::to(topic).payload(value.as_str()));
-        self.send(BaseRecord::to(ledger).key("raw").payload(value.as_str()).partition(0));
+        self.send(
+            BaseRecord::to(ledger).key("raw").payload(value.as_str()).partition(self.partition),
+        );
         while self.producer.in_flight_count() > 0 {
             std::thread::sleep(Duration::from_micros(20));
         }
@@ -77,8 +81,15 @@ pub fn many(
     round: u64,
     run: Duration,
 ) -> f64 {
-    let producers: Vec<Producer> =
-        (0..count).map(|k| Producer::new(&format!("many-{}-{round}-{k}", world.name))).collect();
+    let producers: Vec<Producer> = (0..count)
+        .map(|k| {
+            let partition = i32::try_from(k % 4).unwrap();
+            let mut one = Producer::new(&format!("many-{}-{round}-{k}", world.name), partition);
+            // Warm, as the gateway's are.
+            one.transaction(topic, ledger);
+            one
+        })
+        .collect();
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let from = Instant::now();
     std::thread::scope(|scope| {

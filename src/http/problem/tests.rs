@@ -1,10 +1,10 @@
-//! Holds the catalogue against DESIGN's table, and a refusal's answer against its promises.
+//! Holds the catalogue against README's table, and a refusal's answer against its promises.
 
 use super::*;
 use crate::protocol::lease::Owner;
 use serde_json::Value;
 
-/// Status, code, retry: DESIGN's table, and below it the three codes that any HTTP server needs.
+/// Status, code, retry: README's table, and the three codes that any HTTP server needs.
 const TABLE: &[(u16, &str, &str)] = &[
     (400, "malformed_body", "never"),
     (400, "missing_idempotency_key", "never"),

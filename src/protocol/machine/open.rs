@@ -1,7 +1,7 @@
 //! Open: make a lease's producer usable, always under the fence row's lock, always with a new
 //! producer.
 //!
-//! Owns the order init, barrier, decision, state record, COMMIT (DESIGN.md section 2, "Open").
+//! Owns the order init, barrier, decision, state record, COMMIT.
 //! Carries I3 (a handle only after a known COMMIT) and I4 (the decision of `reconcile`).
 
 use super::LeaseMachine;

@@ -1,6 +1,6 @@
 //! What an open does with the rows that it has just locked.
 //!
-//! Owns who may acquire (DESIGN.md section 2, "Open", step 1), the draw of a token under the lock
+//! Owns who may acquire, the draw of a token under the lock
 //! (I4), and the answers that the rows alone give.
 
 use super::types::*;

@@ -286,7 +286,7 @@ pub enum Alert {
     Unexpected,
 }
 
-/// State of the machine, by the names of DESIGN.md.
+/// State of the machine, for logs and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StateName {
     /// No producer; the next use opens.

@@ -213,7 +213,7 @@ fn any_known() -> impl Strategy<Value = Knowledge> {
 }
 
 proptest! {
-    /// The table again, as a chain of plain comparisons in the order of DESIGN.md.
+    /// The table again, as a chain of plain comparisons in its order.
     #[test]
     fn the_first_line_that_matches_decides(
         kind in prop::sample::select(&KINDS[..]), token in 1u64..6, drawn in 1u64..4,
