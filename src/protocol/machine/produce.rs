@@ -1,8 +1,8 @@
 //! Produce: one batch of one token, checked, sent, recorded, answered.
 //!
 //! Owns the order check, send, ledger, end, record, and what follows each failure: doubt keeps its
-//! waiters and opens; a determinate failure of one operation is refused alone; a fencing is counted.
-//! Carries I1, I2, I5 and I6.
+//! waiters and opens; a determinate failure of one operation is refused alone; a fencing is
+//! counted. Carries I1, I2, I5 and I6.
 
 use super::LeaseMachine;
 use super::types::*;
