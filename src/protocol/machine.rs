@@ -19,7 +19,7 @@ pub use types::*;
 
 use crate::protocol::batch::{BatchLimits, Waiting};
 use crate::protocol::fence::Handle;
-use crate::protocol::lease::{InstanceId, Nonce};
+use crate::protocol::lease::InstanceId;
 use std::collections::VecDeque;
 
 /// Most draws of a token that is not above the row's, before the attempt gives up.
@@ -202,11 +202,6 @@ impl LeaseMachine {
         };
         self.fenced_until = at.saturating_add(wait);
         wait
-    }
-
-    /// Two more opens must not share a mark, and a failed one leaves its own.
-    fn nonce_differs(fresh: Nonce, row: Option<Nonce>) -> bool {
-        row != Some(fresh)
     }
 }
 

@@ -31,7 +31,8 @@ impl LeaseMachine {
             LockOutcome::Locked(locked) => locked,
         };
         self.quarantined = locked.fence.quarantine.is_some();
-        if !Self::nonce_differs(open.nonce, locked.fence.nonce) {
+        // Two opens must not share a mark: it tells one's handle from the other's.
+        if locked.fence.nonce == Some(open.nonce) {
             out.push(Effect::EndSession);
             return self.refuse_job(open.job, Refusal::PostgresUnavailable, at, out);
         }

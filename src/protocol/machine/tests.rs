@@ -15,7 +15,9 @@ mod world;
 use super::*;
 use crate::protocol::batch::Ticket;
 use crate::protocol::fence::{Credential, Write};
-use crate::protocol::lease::{FencingToken, Identity, Incarnation, LeaseName, Owner, RequestId};
+use crate::protocol::lease::{
+    FencingToken, Identity, Incarnation, LeaseName, Nonce, Owner, RequestId,
+};
 use crate::protocol::operation::{Fingerprint, OperationId, Record};
 use crate::protocol::refusal::{Refusal, SideEffect};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::fence::{FenceRow, LeaseRow, Locked};
-use crate::protocol::lease::{BatchSeq, DbTime, Nonce};
+use crate::protocol::lease::{BatchSeq, DbTime};
 use crate::protocol::ledger::LedgerPartition;
 
 const NOW: i64 = 1_700_000_000_000_000;
