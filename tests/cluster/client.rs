@@ -28,6 +28,29 @@ impl Answer {
     }
 }
 
+/// An answer as it came, for tests that look at bytes and headers.
+#[derive(Debug, Clone)]
+pub struct Raw {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Raw {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    pub fn answer(&self) -> Answer {
+        Answer { status: self.status, body: self.json() }
+    }
+}
+
 #[derive(Clone)]
 pub struct Client {
     url: String,
@@ -68,6 +91,25 @@ impl Client {
             request = request.header(*name, *value);
         }
         Self::answer(request.send_json(body))
+    }
+
+    /// Sends exactly these bytes and headers. The path is sent as it is written.
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Raw {
+        let mut request =
+            ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut response = self.agent.run(request.body(body).unwrap()).unwrap();
+        let headers = response.headers().iter();
+        let headers = headers.map(|(n, v)| {
+            (n.as_str().to_owned(), String::from_utf8_lossy(v.as_bytes()).into_owned())
+        });
+        Raw {
+            status: response.status().as_u16(),
+            headers: headers.collect(),
+            body: response.body_mut().read_to_vec().unwrap(),
+        }
     }
 
     fn answer(result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Answer {

@@ -5,6 +5,7 @@
 #![allow(
     missing_docs,
     unreachable_pub,
+    dead_code,
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::expect_used,

@@ -1,0 +1,1 @@
+//! F01, F04, F09: malformed bodies, sizes, odd strings.

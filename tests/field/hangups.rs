@@ -1,0 +1,1 @@
+//! Clients that hang up at any moment leave nothing open, lost or doubled.

@@ -1,0 +1,1 @@
+//! F08: names and the transactional ids that are made of them.

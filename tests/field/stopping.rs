@@ -1,0 +1,1 @@
+//! F36: a stop with work in flight.
