@@ -5,27 +5,31 @@
 
 mod actor;
 pub mod api;
+mod in_flight;
 mod perform;
 pub mod ports;
+mod reads;
 mod registry;
+pub mod sweep;
 
 use crate::protocol::batch::{BatchLimits, Waiting};
 use crate::protocol::fence::{Credential, Standing, standing};
 use crate::protocol::lease::{InstanceId, LeaseName};
 use crate::protocol::ledger::LedgerPartition;
 use crate::protocol::machine::{Acquire, Reply};
-use crate::protocol::operation::{Fingerprint, Record, unfold_runs};
-use crate::protocol::refusal::{RecordRefused, Refusal, SideEffect};
+use crate::protocol::operation::Fingerprint;
+use crate::protocol::refusal::Refusal;
 use crate::protocol::transactional_id::{Installation, TransactionalId};
 use crate::telemetry;
 use actor::Command;
 use api::{AcquireRequest, Granted, Post, Produced, Readiness};
-use ports::{FenceStore, LeaseView, RenewRequest, Renewed, TransactionLog};
+use in_flight::InFlight;
+use ports::{FenceStore, RenewRequest, Renewed, TransactionLog};
 use registry::Registry;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use sweep::Pace;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -75,6 +79,7 @@ pub(crate) struct Deps {
 pub struct Engine {
     deps: Arc<Deps>,
     registry: Arc<Registry>,
+    in_flight: Arc<InFlight>,
     accepting: Arc<AtomicBool>,
     gone: Arc<Mutex<mpsc::Receiver<()>>>,
 }
@@ -90,7 +95,14 @@ impl Engine {
         let deps = Arc::new(Deps { settings, store, log });
         let (registry, gone) = Registry::new(Arc::clone(&deps));
         let accepting = Arc::new(AtomicBool::new(true));
-        Self { deps, registry, accepting, gone: Arc::new(Mutex::new(gone)) }
+        let in_flight = Arc::new(InFlight::default());
+        Self { deps, registry, in_flight, accepting, gone: Arc::new(Mutex::new(gone)) }
+    }
+
+    /// Begins to remove operations past their retention, until the gateway stops.
+    pub fn sweep(&self, pace: Pace) {
+        let (deps, accepting) = (Arc::clone(&self.deps), Arc::clone(&self.accepting));
+        drop(telemetry::spawn("purge", sweep::run(deps, accepting, pace)));
     }
 
     /// Acquires a lease; waits up to `wait` while it is held by somebody else.
@@ -210,61 +222,17 @@ impl Engine {
             in_doubt: false,
             alone: false,
         };
+        let waits = self.in_flight.enter(&lease, &post.id);
         let reply = self.ask(&lease, |caller| Command::Produce(waiting, until, caller)).await;
         crate::failpoint::hit("before_reply", lease.as_str());
-        let reply = reply?;
-        let Reply::Produced { stored, replayed } = reply else { return Err(refused(reply)) };
-        let (token, id, seq) = (stored.token, post.id, stored.seq);
-        let offsets = unfold_runs(&stored.accepted.runs);
-        Ok(Produced { token, id, seq, replayed, offsets })
-    }
-
-    /// Checks topics and partitions of records against cached metadata: before any lock.
-    pub async fn check(&self, records: &[Record]) -> Result<(), Refusal> {
-        let mut topics: BTreeMap<Arc<str>, Vec<(usize, Option<i32>)>> = BTreeMap::new();
-        for (index, record) in records.iter().enumerate() {
-            let wants = topics.entry(Arc::clone(&record.topic)).or_default();
-            wants.push((index, record.partition));
-        }
-        let log = Arc::clone(&self.deps.log);
-        let check = async move {
-            for (topic, wants) in topics {
-                let count = log.partitions(&topic).await.map_err(|failure| {
-                    tracing::warn!(%failure, "metadata");
-                    Refusal::KafkaUnavailable
-                })?;
-                // Not looked up: it may have been accepted while the topic was there.
-                let side_effect = SideEffect::Maybe;
-                let refuse = |index: usize, why| Err(Refusal::Record { index, why, side_effect });
-                for (index, partition) in wants {
-                    match (count, partition) {
-                        (None, _) => return refuse(index, RecordRefused::TopicNotFound),
-                        (Some(count), Some(partition)) if partition >= count => {
-                            return refuse(index, RecordRefused::PartitionNotFound);
-                        }
-                        (Some(_), _) => {}
-                    }
-                }
-            }
-            Ok(())
+        let refusal = match reply {
+            Ok(Reply::Produced { stored, replayed }) => return Ok(Produced::of(stored, replayed)),
+            Ok(other) => refused(other),
+            Err(refusal) => refusal,
         };
-        self.detached("check", check).await
-    }
-
-    /// A lease's rows.
-    pub async fn inspect(&self, lease: LeaseName) -> Result<LeaseView, Refusal> {
-        let store = Arc::clone(&self.deps.store);
-        let inspect = async move {
-            match store.inspect(&lease).await {
-                Ok(Some(view)) => Ok(view),
-                Ok(None) => Err(Refusal::LeaseNotFound),
-                Err(failure) => {
-                    tracing::warn!(lease = %lease, %failure, "inspect");
-                    Err(Refusal::PostgresUnavailable)
-                }
-            }
-        };
-        self.detached("inspect", inspect).await
+        // It waited for another request's operation, and that one is not decided yet.
+        let joined = waits.joined && refusal == Refusal::OutcomeUnknown;
+        Err(if joined { Refusal::OperationInFlight } else { refusal })
     }
 
     /// Probes the dependencies.

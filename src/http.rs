@@ -8,16 +8,20 @@ pub mod credential;
 pub mod identity;
 mod json;
 mod leases;
+mod operations;
 mod ops;
 pub mod pattern;
 pub mod problem;
 mod produce;
+mod query;
 pub mod records;
 pub mod server;
 
 use crate::engine::Engine;
 use crate::protocol::lease::InstanceId;
 use crate::protocol::transactional_id::Installation;
+pub use body::BodyMemory;
+
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::middleware;
@@ -81,6 +85,8 @@ pub struct Gateway {
     pub topics: Topics,
     /// Bounds of requests.
     pub settings: Settings,
+    /// The memory that their bodies share.
+    pub body_memory: BodyMemory,
     /// Which gateway this is.
     pub about: About,
 }
@@ -88,7 +94,10 @@ pub struct Gateway {
 /// What workers call.
 pub fn data_router(gateway: Arc<Gateway>) -> Router {
     let routes = Router::new()
+        .route("/v1/leases", get(operations::list))
         .route("/v1/leases/{lease}", get(leases::inspect))
+        .route("/v1/leases/{lease}/history", get(operations::history))
+        .route("/v1/leases/{lease}/operations/{id}", get(operations::operation))
         .route("/v1/leases/{lease}/acquire", post(leases::acquire))
         .route("/v1/leases/{lease}/renew", post(leases::renew))
         .route("/v1/leases/{lease}/release", post(leases::release))
@@ -108,6 +117,7 @@ pub fn admin_router(gateway: Arc<Gateway>) -> Router {
 }
 
 fn layered(routes: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
+    let routes = routes.route("/problems/{code}", get(problem::page));
     let routes = routes.fallback(path_not_found).method_not_allowed_fallback(method_not_allowed);
     layers(routes.with_state(gateway))
 }

@@ -10,8 +10,10 @@ mod error;
 mod fences;
 mod installation;
 mod leases;
+mod lists;
 mod notice;
 mod operations;
+mod purge;
 mod rows;
 pub mod scan;
 mod session;
@@ -20,12 +22,13 @@ mod tokens;
 pub use installation::{ClaimError, KafkaFacts, MIGRATOR, Schema, migrate};
 
 use crate::engine::ports::{
-    Answer, Failure, FenceSession, FenceStore, LeaseView, LockRequest, RenewRequest, Renewed,
+    Answer, Failure, FenceSession, FenceStore, HistoryEntry, HistoryPage, LeasePage, LeaseView,
+    LockRequest, PurgeStep, Purged, RenewRequest, Renewed,
 };
 use crate::protocol::fence::Locked;
 use crate::protocol::lease::{InstanceId, LeaseName};
 use crate::protocol::ledger::ledger_partition;
-use crate::protocol::operation::{OperationId, Stored};
+use crate::protocol::operation::OperationId;
 use crate::protocol::transactional_id::Installation;
 use checkout::{Session, Shelf, commits, within};
 use error::{Fault, is_dead_session};
@@ -96,6 +99,8 @@ pub struct PostgresOptions {
     pub home_url: String,
     /// Partitions of the ledger topic; compared with the installation row when it is claimed.
     pub ledger_partitions: i32,
+    /// How long this gateway promises to know an accepted operation, in seconds.
+    pub retention_s: i64,
     /// Limits.
     pub timeouts: Timeouts,
 }
@@ -105,6 +110,8 @@ pub struct Postgres {
     work: Arc<Shelf>,
     reserve: PgPool,
     draws: Draws,
+    /// One session, so that what removes old rows takes none from a request.
+    purger: PgPool,
     home: Home,
     options: PostgresOptions,
 }
@@ -132,6 +139,7 @@ impl Postgres {
             work: Shelf::new(pool(options.work_sessions, false)),
             reserve: pool(options.reserve_sessions, true),
             draws: Draws::new(pool(DRAW_SESSIONS, true), timeouts),
+            purger: pool(1, true),
             home: Home { id: Uuid::from_bytes(options.instance.0), url: options.home_url.clone() },
             options,
         })
@@ -142,6 +150,7 @@ impl Postgres {
         self.work.close().await;
         self.reserve.close().await;
         self.draws.close().await;
+        self.purger.close().await;
     }
 
     /// Begins a transaction: the only place that does.
@@ -281,21 +290,36 @@ impl FenceStore for Postgres {
     }
 
     fn inspect<'a>(&'a self, lease: &'a LeaseName) -> Answer<'a, Option<LeaseView>> {
-        Box::pin(async move { Ok(self.read(lease, &[]).await?.map(|rows| rows.view(lease))) })
+        Box::pin(
+            async move { Ok(self.read(lease, &[]).await?.map(|rows| rows.view(lease.clone()))) },
+        )
     }
 
     fn find<'a>(
         &'a self,
         lease: &'a LeaseName,
         id: &'a OperationId,
-    ) -> Answer<'a, Option<(LeaseView, Option<Stored>)>> {
+    ) -> Answer<'a, Option<Box<Locked>>> {
         Box::pin(async move {
             let rows = self.read(lease, std::slice::from_ref(id)).await?;
-            Ok(rows.map(|mut rows| {
-                let stored = rows.locked.found.pop();
-                (rows.view(lease), stored)
-            }))
+            Ok(rows.map(|rows| Box::new(rows.locked)))
         })
+    }
+
+    fn list(&self, page: LeasePage) -> Answer<'_, Vec<LeaseView>> {
+        Box::pin(self.list_leases(page))
+    }
+
+    fn history<'a>(
+        &'a self,
+        lease: &'a LeaseName,
+        page: HistoryPage,
+    ) -> Answer<'a, Option<Vec<HistoryEntry>>> {
+        Box::pin(self.read_history(lease, page))
+    }
+
+    fn purge(&self, step: PurgeStep) -> Answer<'_, Purged> {
+        Box::pin(self.purge_operations(step))
     }
 
     fn probe(&self) -> Answer<'_, ()> {

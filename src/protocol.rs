@@ -21,6 +21,7 @@ pub mod lease;
 pub mod ledger;
 pub mod machine;
 pub mod operation;
+pub mod outcome;
 pub mod reconcile;
 pub mod refusal;
 pub mod transactional_id;

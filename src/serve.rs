@@ -10,6 +10,7 @@ pub mod signing;
 
 use crate::config::Config;
 use crate::engine::ports::{FenceStore, TransactionLog};
+use crate::engine::sweep::Pace;
 use crate::engine::{Engine, Settings};
 use crate::http::server::{Listeners, serve};
 use crate::kafka::{Facts, KafkaLog, KafkaOptions};
@@ -60,6 +61,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         admin: TcpListener::bind(config.http.admin_listen).await.context("http.admin_listen")?,
     };
     let gateway = http::gateway(&config, engine.clone(), instance)?;
+    engine.sweep(Pace { rows: 500, pause: ms(100) });
     tracing::info!(listen = %config.http.listen, admin = %config.http.admin_listen, "serving");
     let draining = engine.clone();
     let mut stopped_at = None;
@@ -137,6 +139,10 @@ async fn claim(config: &Config, kafka: &KafkaLog, store: &Postgres) -> anyhow::R
     }
 }
 
+fn retention_s(config: &Config) -> i64 {
+    i64::try_from(config.limits.retention_s).unwrap_or(i64::MAX)
+}
+
 fn ms(value: u64) -> Duration {
     Duration::from_millis(value)
 }
@@ -169,6 +175,7 @@ fn postgres_options(
         instance,
         home_url: config.http.advertised_url.clone(),
         ledger_partitions,
+        retention_s: retention_s(config),
         timeouts: postgres::Timeouts {
             lock: ms(times.lock_ms),
             statement: ms(times.statement_ms),
@@ -191,7 +198,7 @@ fn engine_settings(
         instance,
         ledger_partitions,
         limits: BatchLimits { records: limits.batch_records_max, bytes: limits.batch_bytes_max },
-        retention_s: i64::try_from(limits.retention_s).unwrap_or(i64::MAX),
+        retention_s: retention_s(config),
         queue: limits.queue_per_lease_max,
         leases_open_max: limits.leases_open_max,
         idle: ms(limits.idle_ms),

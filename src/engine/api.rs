@@ -6,7 +6,7 @@ use crate::protocol::fence::Credential;
 use crate::protocol::lease::{
     BatchSeq, DbTime, FencingToken, Identity, Incarnation, LeaseName, Owner, RequestId,
 };
-use crate::protocol::operation::{OperationId, Placed, Record};
+use crate::protocol::operation::{OperationId, Placed, Record, Stored, unfold_runs};
 use std::time::Duration;
 
 /// A request for a lease.
@@ -71,6 +71,43 @@ pub struct Produced {
     pub replayed: bool,
     /// Where each record stands, in request order.
     pub offsets: Vec<Placed>,
+}
+
+impl Produced {
+    /// What is told of an operation that is stored.
+    #[must_use]
+    pub fn of(stored: Stored, replayed: bool) -> Self {
+        let offsets = unfold_runs(&stored.accepted.runs);
+        let (token, id, seq) = (stored.token, stored.accepted.id, stored.seq);
+        Self { token, id, seq, replayed, offsets }
+    }
+}
+
+/// A question for what became of one operation.
+#[derive(Debug, Clone)]
+pub struct OperationQuery {
+    /// Its lease.
+    pub lease: LeaseName,
+    /// Its id.
+    pub id: OperationId,
+    /// The caller's credential; an operator has none.
+    pub credential: Option<Credential>,
+    /// Decide it, if the lease is over.
+    pub settle: bool,
+}
+
+/// What became of one operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OperationState {
+    /// It is in the topics, once and whole.
+    Committed(Produced),
+    /// It may be, or may still come to be.
+    Unknown,
+    /// Nothing of it is there, and nothing of it comes under a token up to this one.
+    Absent {
+        /// The highest of them.
+        up_to: FencingToken,
+    },
 }
 
 /// Readiness of one dependency, probed.

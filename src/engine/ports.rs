@@ -6,7 +6,9 @@
 
 use crate::protocol::fence::{Committed, LeaseRow, Locked, Write};
 use crate::protocol::fence::{Credential, FenceRow};
-use crate::protocol::lease::{DbTime, FencingToken, LeaseName, Nonce};
+use crate::protocol::lease::{
+    BatchSeq, DbTime, FencingToken, Incarnation, InstanceId, LeaseName, Nonce,
+};
 use crate::protocol::ledger::{LedgerPartition, LedgerRecord};
 use crate::protocol::operation::{OperationId, Placed, Record, Stored};
 use crate::protocol::reconcile::Knowledge;
@@ -117,6 +119,69 @@ pub struct LeaseView {
     pub now: DbTime,
 }
 
+/// Which leases to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasePage {
+    /// Only those whose name begins with this (any text of a lease name's alphabet).
+    pub prefix: String,
+    /// Only those after this name.
+    pub after: Option<LeaseName>,
+    /// At most so many.
+    pub limit: u16,
+}
+
+/// Which part of a lease's history to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryPage {
+    /// Only what came after the entry with this number.
+    pub after: i64,
+    /// At most so many.
+    pub limit: u16,
+}
+
+/// One thing that happened to a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// Number; rises, with gaps.
+    pub id: i64,
+    /// When, by the database's clock.
+    pub at: DbTime,
+    /// What: install, reopen, release, settle, retire, quarantine, expire or lift.
+    pub event: String,
+    /// The row's token then.
+    pub token: FencingToken,
+    /// Its holder.
+    pub owner: String,
+    /// Incarnation that issued it.
+    pub incarnation: Incarnation,
+    /// Last batch.
+    pub seq: BatchSeq,
+    /// The gateway that wrote it.
+    pub home: Option<InstanceId>,
+    /// More about it.
+    pub note: Option<String>,
+}
+
+/// One step of removing what is past its retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurgeStep {
+    /// Nothing younger than this and the margin of `protocol::fence` is touched.
+    pub retention_s: i64,
+    /// At most so many rows.
+    pub rows: u16,
+    /// Where the step before ended: what is older is gone.
+    pub from: DbTime,
+}
+
+/// What a step removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purged {
+    /// How many rows.
+    pub rows: u64,
+    /// The youngest of them; where it was asked to begin if there was none.
+    pub to: DbTime,
+}
+
 /// The fence store: tokens, leases, fences, operations. Every method is bounded in time.
 pub trait FenceStore: Send + Sync {
     /// Inserts and commits missing rows (token 0, seq 0) of a lease; a second time changes nothing.
@@ -128,12 +193,22 @@ pub trait FenceStore: Send + Sync {
     fn renew(&self, request: RenewRequest) -> Answer<'_, Renewed>;
     /// Reads both rows without a lock.
     fn inspect<'a>(&'a self, lease: &'a LeaseName) -> Answer<'a, Option<LeaseView>>;
-    /// Looks one operation up, with both rows, in one snapshot.
+    /// Looks one operation up, with both rows, in one snapshot and without a lock.
     fn find<'a>(
         &'a self,
         lease: &'a LeaseName,
         id: &'a OperationId,
-    ) -> Answer<'a, Option<(LeaseView, Option<Stored>)>>;
+    ) -> Answer<'a, Option<Box<Locked>>>;
+    /// Reads the rows of several leases without a lock, by name (in byte order).
+    fn list(&self, page: LeasePage) -> Answer<'_, Vec<LeaseView>>;
+    /// Reads what happened to a lease, oldest first. `None`: no such lease.
+    fn history<'a>(
+        &'a self,
+        lease: &'a LeaseName,
+        page: HistoryPage,
+    ) -> Answer<'a, Option<Vec<HistoryEntry>>>;
+    /// Removes some operations that are older than the retention, oldest first.
+    fn purge(&self, step: PurgeStep) -> Answer<'_, Purged>;
     /// Answers if the store can be written to.
     fn probe(&self) -> Answer<'_, ()>;
 }

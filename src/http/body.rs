@@ -5,9 +5,11 @@
 //! and thrown away (within bounds), because closing a socket on unread data destroys the answer.
 
 use crate::http::Gateway;
+use crate::http::identity::LeasePath;
 use crate::http::problem::{self, Code, Problem};
+use crate::protocol::refusal::Refusal;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use axum::middleware::Next;
@@ -17,6 +19,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most that is read and thrown away of a refused body.
 const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -25,20 +28,63 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// The bytes of a JSON body. They are empty if there was no body: which calls allow that is for
 /// the handler to say.
-pub(super) struct JsonBytes(pub(super) Vec<u8>);
+pub(super) struct JsonBytes(pub(super) Vec<u8>, pub(super) Share);
+
+/// A request's share of the memory for bodies, held until it is answered: what was read of a body
+/// lives on as records.
+pub(super) struct Share(
+    #[expect(dead_code, reason = "its drop is its use")] Option<OwnedSemaphorePermit>,
+);
+
+/// The memory for bodies of all requests together.
+pub struct BodyMemory(Arc<Semaphore>);
+
+impl BodyMemory {
+    /// So many bytes in all.
+    #[must_use]
+    pub fn new(bytes: u32) -> Self {
+        let permits = usize::try_from(bytes).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self(Arc::new(Semaphore::new(permits)))
+    }
+
+    /// Nobody waits for memory with a connection open: there is some now, or the answer is 429.
+    fn share(&self, bytes: usize) -> Result<Share, Problem> {
+        let permits = u32::try_from(bytes).ok();
+        let taken = permits.and_then(|n| Arc::clone(&self.0).try_acquire_many_owned(n).ok());
+        taken.map(|permit| Share(Some(permit))).ok_or_else(|| Problem::from(Refusal::Busy))
+    }
+}
 
 impl FromRequest<Arc<Gateway>> for JsonBytes {
     type Rejection = Problem;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        if !parts.headers.contains_key(CONTENT_TYPE) && body.is_end_stream() {
-            return Ok(Self(Vec::new()));
-        }
-        check_media_type(&parts.headers)?;
-        let settings = &gateway.settings;
-        read(body, settings.body_bytes_max, settings.body_timeout).await.map(Self)
+        let (mut parts, body) = request.into_parts();
+        let lease = LeasePath::from_request_parts(&mut parts, gateway).await;
+        let bytes = from_body(&parts.headers, body, gateway).await;
+        bytes.map_err(|problem| match lease {
+            Ok(LeasePath(lease)) => problem.on(&lease),
+            Err(_) => problem,
+        })
     }
+}
+
+async fn from_body(
+    headers: &HeaderMap,
+    body: Body,
+    gateway: &Gateway,
+) -> Result<JsonBytes, Problem> {
+    if !headers.contains_key(CONTENT_TYPE) && body.is_end_stream() {
+        return Ok(JsonBytes(Vec::new(), Share(None)));
+    }
+    check_media_type(headers)?;
+    let settings = &gateway.settings;
+    // A body that does not say how long it is may have any length that is allowed.
+    let most = body.size_hint().upper().and_then(|n| usize::try_from(n).ok());
+    let most = most.unwrap_or(settings.body_bytes_max).min(settings.body_bytes_max);
+    let share = gateway.body_memory.share(most)?;
+    let bytes = read(body, settings.body_bytes_max, settings.body_timeout).await?;
+    Ok(JsonBytes(bytes, share))
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
@@ -186,6 +232,16 @@ mod tests {
         ] {
             assert!(!is_json(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn bodies_share_one_memory_and_give_it_back_when_they_are_answered() {
+        let memory = BodyMemory::new(10);
+        let first = memory.share(6).ok().unwrap();
+        assert_eq!(memory.share(5).map(drop).unwrap_err().code(), Code::Busy);
+        assert!(memory.share(4).is_ok());
+        drop(first);
+        assert!(memory.share(10).is_ok());
     }
 
     #[tokio::test]

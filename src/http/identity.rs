@@ -14,11 +14,14 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// Longest bearer token that is looked at.
 const BEARER_BYTES_MAX: usize = 4_096;
+
+const OPERATION_ID_RULE: &str = "1 to 200 visible ASCII characters";
 
 /// SHA-256 of a bearer token.
 pub type TokenHash = [u8; 32];
@@ -107,10 +110,27 @@ impl<S: Send + Sync> FromRequestParts<S> for LeasePath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let refuse = |detail: String| Problem::parameter("lease", detail);
-        let Path(text) = Path::<String>::from_request_parts(parts, state)
-            .await
-            .map_err(|_| refuse("a lease name is plain ASCII text".to_owned()))?;
+        let text = path_part(parts, state, "lease").await;
+        let text = text.ok_or_else(|| refuse("a lease name is plain ASCII text".to_owned()))?;
         LeaseName::parse(&text).map(Self).map_err(|rule| refuse(rule.to_string()))
+    }
+}
+
+/// One part of the path, decoded; `None` if it is no text.
+async fn path_part<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Option<String> {
+    let path = Path::<BTreeMap<String, String>>::from_request_parts(parts, state).await;
+    path.ok().and_then(|Path(mut named)| named.remove(name))
+}
+
+/// The operation id named in the path.
+pub(super) struct OperationPath(pub(super) OperationId);
+
+impl<S: Send + Sync> FromRequestParts<S> for OperationPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let id = path_part(parts, state, "id").await.and_then(|text| OperationId::parse(&text));
+        id.map(Self).ok_or_else(|| Problem::parameter("id", OPERATION_ID_RULE))
     }
 }
 
@@ -155,6 +175,29 @@ impl FromRequestParts<Arc<Gateway>> for Holder {
     }
 }
 
+/// An operator, by its token.
+pub(super) struct Operator;
+
+impl FromRequestParts<Arc<Gateway>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Arc<Gateway>,
+    ) -> Result<Self, Problem> {
+        let token = bearer(&parts.headers)?;
+        if is_operator(&gateway.operators, token) {
+            return Ok(Self);
+        }
+        // A worker or a holder is known, and yet may not ask this.
+        let known = find_worker(&gateway.workers, token).is_some()
+            || gateway.signer.verify(token).is_some();
+        let detail = "this call is for operators";
+        let code = if known { Code::NotAllowed } else { Code::CredentialInvalid };
+        Err(Problem::new(code, detail))
+    }
+}
+
 /// Whoever may look at the lease in the path: an operator, or a holder by its credential.
 pub(super) struct Viewer {
     pub(super) lease: LeaseName,
@@ -194,9 +237,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
             return Err(missing("send the header once"));
         }
         let id = value.to_str().ok().and_then(OperationId::parse);
-        id.map(Self).ok_or_else(|| {
-            Problem::parameter("Idempotency-Key", "1 to 200 visible ASCII characters")
-        })
+        id.map(Self).ok_or_else(|| Problem::parameter("Idempotency-Key", OPERATION_ID_RULE))
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) struct ReleasedBody {
     released: bool,
 }
 
+/// A lease as it stands.
 #[derive(Serialize)]
 pub(super) struct LeaseBody {
     lease: String,
@@ -61,7 +62,7 @@ pub(super) struct LeaseBody {
 pub(super) async fn acquire(
     State(gateway): State<Arc<Gateway>>,
     applicant: Applicant,
-    JsonBytes(body): JsonBytes,
+    JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<GrantedBody>, Problem> {
     let lease = applicant.lease.clone();
     let answer = async {
@@ -76,7 +77,7 @@ pub(super) async fn acquire(
 pub(super) async fn renew(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
-    JsonBytes(body): JsonBytes,
+    JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<GrantedBody>, Problem> {
     let lease = credential.lease.clone();
     let answer = async {
@@ -91,7 +92,7 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
-    JsonBytes(body): JsonBytes,
+    JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<ReleasedBody>, Problem> {
     let lease = credential.lease.clone();
     let token = credential.token.to_string();
@@ -214,7 +215,7 @@ fn transactional_id(gateway: &Gateway, lease: &LeaseName) -> String {
     gateway.engine.transactional_id(lease).as_str().to_owned()
 }
 
-fn lease_body(view: LeaseView) -> LeaseBody {
+pub(super) fn lease_body(view: LeaseView) -> LeaseBody {
     let LeaseView { name, fence, lease, home_url, now } = view;
     let held = lease.is_held(now);
     let taken = fence.token.0 > 0;
@@ -238,7 +239,7 @@ fn lease_body(view: LeaseView) -> LeaseBody {
 }
 
 /// UTC with milliseconds, rounded down.
-fn rfc3339(time: DbTime) -> String {
+pub(super) fn rfc3339(time: DbTime) -> String {
     let nanos = i128::from(time.0).saturating_mul(1_000);
     let t = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (date, clock) = ((t.year(), u8::from(t.month()), t.day()), t.to_hms_milli());

@@ -4,13 +4,17 @@
 //! a detail is written here or by the check that refused, for the caller to act on.
 
 use crate::protocol::lease::{FencingToken, LeaseName};
-use crate::protocol::refusal::{RecordRefused, Refusal, SideEffect};
+use crate::protocol::refusal::{Refusal, SideEffect};
 use axum::body::Body;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use std::borrow::Cow;
+
+mod refusals;
 
 /// When the same call may be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +76,16 @@ macro_rules! catalogue {
             #[must_use]
             pub fn retry(self) -> Retry {
                 match self { $(Self::$code => Retry::$retry,)* }
+            }
+
+            /// The page that stands at its type: what it means, and who does what next.
+            #[must_use]
+            pub fn page(self) -> &'static str {
+                match self {
+                    $(Self::$code => {
+                        include_str!(concat!("../../openapi/problems/", $name, ".md"))
+                    })*
+                }
             }
         }
     };
@@ -169,11 +183,6 @@ struct Document<'a> {
     #[serde(flatten)]
     more: &'a More,
 }
-
-/// Waits that a caller is told where the refusal itself knows of none.
-const BUSY_RETRY_MS: u64 = 250;
-const STORE_RETRY_MS: u64 = 1_000;
-const OPERATOR_RETRY_MS: u64 = 30_000;
 
 /// 200 or 503, for probes that ask no more than yes or no.
 pub(super) fn status_of(ready: bool) -> StatusCode {
@@ -283,94 +292,6 @@ impl Problem {
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        use Refusal as R;
-        let with = |code: Code, detail: &'static str| Self::with(&refusal, code, detail);
-        match &refusal {
-            R::LeaseNotFound => with(Code::LeaseNotFound, "acquire it first"),
-            R::LeaseHeld { holder, expires_in_ms } => {
-                let mut problem = with(Code::LeaseHeld, "wait until it expires or is released");
-                problem.more.holder = Some(holder.as_str().to_owned());
-                problem.more.expires_in_ms = Some(*expires_in_ms);
-                problem.after_ms((*expires_in_ms).max(1))
-            }
-            R::StaleToken { current, .. } => {
-                with(Code::StaleToken, "this token is fenced").superseded(*current)
-            }
-            R::LeaseExpired { current, .. } => {
-                with(Code::LeaseExpired, "this token's lease is over").superseded(*current)
-            }
-            R::LeaseReleased { current, .. } => {
-                with(Code::LeaseReleased, "this token was given back").superseded(*current)
-            }
-            R::CredentialExpired => {
-                with(Code::CredentialExpired, "use the one that the last renew gave")
-            }
-            R::OperationConflict => {
-                with(Code::OperationConflict, "choose another Idempotency-Key for other records")
-            }
-            R::Record { index, why, .. } => record(&refusal, *index, why),
-            R::Quarantined => {
-                with(Code::Quarantined, "an operator decides").after_ms(OPERATOR_RETRY_MS)
-            }
-            R::PostgresUnavailable => {
-                with(Code::PostgresUnavailable, "repeat it").after_ms(STORE_RETRY_MS)
-            }
-            R::KafkaUnavailable => {
-                with(Code::KafkaUnavailable, "repeat it").after_ms(STORE_RETRY_MS)
-            }
-            R::KafkaDenied { resource } => denied(&refusal, resource),
-            R::ProducerFenced { retry_after_ms } => {
-                with(Code::ProducerFenced, "repeat it").after_ms((*retry_after_ms).max(1))
-            }
-            R::OutcomeUnknown => {
-                with(Code::OutcomeUnknown, "repeat it with the same key to learn the outcome")
-            }
-            R::Busy => with(Code::Busy, "slow down").after_ms(BUSY_RETRY_MS),
-            R::ShuttingDown => {
-                with(Code::ShuttingDown, "ask another gateway").after_ms(STORE_RETRY_MS)
-            }
-        }
-    }
-}
-
-fn denied(refusal: &Refusal, resource: &str) -> Problem {
-    let detail = format!("the broker denied: {resource}");
-    Problem::with(refusal, Code::KafkaDenied, detail).after_ms(OPERATOR_RETRY_MS)
-}
-
-fn record(refusal: &Refusal, index: usize, why: &RecordRefused) -> Problem {
-    let with = |code: Code, detail: String| Problem::with(refusal, code, detail);
-    let member = |problem: Problem, member: &str| {
-        let pointer = format!("/records/{index}{member}");
-        Problem { more: Box::new(More { pointer: Some(pointer), ..*problem.more }), ..problem }
-    };
-    let problem = match why {
-        RecordRefused::TooLarge { limit_bytes } => {
-            let text = format!("record {index} is larger than the topic takes");
-            let mut problem = with(Code::RecordTooLarge, text);
-            problem.more.limit_bytes = *limit_bytes;
-            problem
-        }
-        RecordRefused::TopicNotFound => {
-            with(Code::TopicNotFound, format!("the topic of record {index} does not exist"))
-        }
-        RecordRefused::PartitionNotFound => {
-            with(Code::PartitionNotFound, format!("the partition of record {index} does not exist"))
-        }
-        RecordRefused::Denied { resource } => denied(refusal, resource),
-        RecordRefused::Timestamp => {
-            let text = "the broker refuses this timestamp".to_owned();
-            member(with(Code::InvalidMember, text), "/timestamp")
-        }
-        RecordRefused::Invalid => {
-            member(with(Code::InvalidMember, "the broker refuses this record".to_owned()), "")
-        }
-    };
-    problem.at_record(index)
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.document()));
@@ -385,6 +306,18 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// GET /problems/{code}: the page of a code, as text that a browser shows.
+pub(super) async fn page(path: Result<Path<String>, PathRejection>) -> Response<Body> {
+    let name = path.map(|Path(name)| name).unwrap_or_default();
+    let Some(code) = Code::ALL.iter().find(|code| code.as_str() == name) else {
+        return Problem::new(Code::PathNotFound, "there is no such problem").into_response();
+    };
+    let mut response = Response::new(Body::from(code.page()));
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    response
 }
 
 /// What a panic in a handler is answered with; the panic itself is logged by its hook.

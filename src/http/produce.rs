@@ -1,7 +1,8 @@
 //! POST of records: one atomic operation.
 //!
-//! Owns the call's checks in their order and the shape of its answer. Looks no operation id up:
-//! that is done where it is decided, under the fence row's lock.
+//! Owns the call's checks in their order and the shape of its answer. What passes them is looked
+//! up where it is decided, under the fence row's lock. What does not is looked up before it is
+//! refused: limits and topics may have been others when it was accepted.
 
 use crate::engine::api::{Post, Produced};
 use crate::failpoint;
@@ -11,7 +12,7 @@ use crate::http::identity::{Holder, IdempotencyKey};
 use crate::http::problem::Problem;
 use crate::http::records;
 use crate::protocol::lease::LeaseName;
-use crate::protocol::operation::Placed;
+use crate::protocol::operation::{OperationId, Placed, Record};
 use axum::Json;
 use axum::extract::State;
 use serde::{Serialize, Serializer};
@@ -40,24 +41,33 @@ pub(super) async fn produce(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
     IdempotencyKey(id): IdempotencyKey,
-    JsonBytes(body): JsonBytes,
+    JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<ProducedBody>, Problem> {
     let lease = credential.lease.clone();
     failpoint::hit("after_auth", lease.as_str());
     let answer = async {
-        let records = records::decode(&body, gateway.settings.record_bytes_max)?;
+        let records = records::decode(&body)?;
         drop(body);
-        records::check_ledger_size(&id, &records)?;
-        gateway.topics.check_reserved(&records)?;
-        gateway.engine.check(&records).await?;
-        gateway.topics.check_allowed(&records)?;
-        Ok(gateway.engine.produce(Post { credential, id, records }).await?)
+        match check(&gateway, &id, &records).await {
+            Ok(()) => Ok(gateway.engine.produce(Post { credential, id, records }).await?),
+            Err(problem) => gateway.engine.recall(&credential, &id, &records).await?.ok_or(problem),
+        }
     };
     let produced = answer.await.map_err(|problem: Problem| problem.on(&lease))?;
-    Ok(Json(body_of(&lease, produced)))
+    Ok(Json(produced_body(&lease, produced)))
 }
 
-fn body_of(lease: &LeaseName, produced: Produced) -> ProducedBody {
+/// What an operation must be before any lock is asked for.
+async fn check(gateway: &Gateway, id: &OperationId, records: &[Record]) -> Result<(), Problem> {
+    records::check_sizes(records, gateway.settings.record_bytes_max)?;
+    records::check_ledger_size(id, records)?;
+    gateway.topics.check_reserved(records)?;
+    gateway.engine.check(records).await?;
+    gateway.topics.check_allowed(records)
+}
+
+/// What an accepted operation is answered with, now and later.
+pub(super) fn produced_body(lease: &LeaseName, produced: Produced) -> ProducedBody {
     let offset = |placed: Placed| OffsetBody {
         topic: placed.topic,
         partition: placed.partition,
@@ -81,7 +91,6 @@ fn shared_text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S
 mod tests {
     use super::*;
     use crate::protocol::lease::{BatchSeq, FencingToken};
-    use crate::protocol::operation::OperationId;
 
     #[test]
     fn an_answer_has_one_offset_a_record_in_request_order() {
@@ -93,7 +102,7 @@ mod tests {
             replayed: false,
             offsets: vec![placed(1, 10), placed(0, 7)],
         };
-        let body = body_of(&LeaseName::parse("matter.7").unwrap(), produced);
+        let body = produced_body(&LeaseName::parse("matter.7").unwrap(), produced);
         let expected = r#"{"lease":"matter.7","token":"402","operation_id":"doc-1","#.to_owned()
             + r#""batch_seq":9,"replayed":false,"offsets":["#
             + r#"{"topic":"t","partition":1,"offset":10},{"topic":"t","partition":0,"offset":7}]}"#;

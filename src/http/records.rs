@@ -57,8 +57,9 @@ fn refuse_first(
     }
 }
 
-/// Decodes the body of a POST.
-pub(super) fn decode(body: &[u8], record_bytes_max: usize) -> Result<Vec<Record>, Problem> {
+/// Decodes the body of a POST. What it gives is an operation: one with a fingerprint, that may have
+/// been accepted under other limits.
+pub(super) fn decode(body: &[u8]) -> Result<Vec<Record>, Problem> {
     let body = Object::read(json::document(body)?, &At::ROOT, BODY)?;
     let at = At::ROOT.member("records");
     let Some(items) = json::list(body.require("records", &At::ROOT)?, &at, RECORDS_MAX)? else {
@@ -71,15 +72,19 @@ pub(super) fn decode(body: &[u8], record_bytes_max: usize) -> Result<Vec<Record>
     let mut records: Vec<Record> = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         let last = records.last().map(|record| &record.topic);
-        let record = decode_record(item, &at.index(index), last)?;
-        if record.payload_bytes() > record_bytes_max {
-            let detail = format!("key, value and headers may have {record_bytes_max} bytes");
-            let problem = Problem::new(Code::RecordTooLarge, detail);
-            return Err(problem.at_record(index).limit_bytes(record_bytes_max));
-        }
-        records.push(record);
+        records.push(decode_record(item, &at.index(index), last)?);
     }
     Ok(records)
+}
+
+/// Refuses a record that is larger than this gateway takes.
+pub(super) fn check_sizes(records: &[Record], record_bytes_max: usize) -> Result<(), Problem> {
+    let Some(index) = records.iter().position(|r| r.payload_bytes() > record_bytes_max) else {
+        return Ok(());
+    };
+    let detail = format!("key, value and headers may have {record_bytes_max} bytes");
+    let problem = Problem::new(Code::RecordTooLarge, detail);
+    Err(problem.at_record(index).limit_bytes(record_bytes_max))
 }
 
 /// Refuses an operation whose ledger record could pass its limit: before anything is sent.

@@ -82,6 +82,18 @@ impl Postgres {
         commits(self.options.timeouts.call(), insert)
             .await
             .map_err(|f| ClaimError::Failed(f.of_statement(STAGE)))?;
+        // The longest of all gateways counts: what one must still know, none may remove.
+        let raise = async {
+            sqlx::query!(
+                "UPDATE installation SET retention_s = $1 WHERE retention_s < $1",
+                self.options.retention_s,
+            )
+            .execute(session.conn()?)
+            .await
+        };
+        commits(self.options.timeouts.call(), raise)
+            .await
+            .map_err(|f| ClaimError::Failed(f.of_statement(STAGE)))?;
         let read = async {
             sqlx::query_as!(
                 Claimed,

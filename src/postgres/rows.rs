@@ -5,7 +5,7 @@
 use super::checkout::Session;
 use super::error::Unreadable;
 use super::operations::{StoredColumns, texts};
-use crate::engine::ports::LeaseView;
+use crate::engine::ports::{LeasePage, LeaseView};
 use crate::protocol::fence::{FenceRow, LeaseRow, Locked};
 use crate::protocol::lease::{
     BatchSeq, DbTime, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Nonce, Owner,
@@ -22,9 +22,9 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn view(self, name: &LeaseName) -> LeaseView {
+    pub(super) fn view(self, name: LeaseName) -> LeaseView {
         LeaseView {
-            name: name.clone(),
+            name,
             fence: self.locked.fence,
             lease: self.locked.lease,
             home_url: self.home_url,
@@ -40,6 +40,7 @@ pub(super) fn big(n: u64) -> i64 {
 
 /// One row of the statement. Times are in microseconds since 1970.
 struct Columns {
+    name: String,
     token: i64,
     owner: String,
     incarnation: i64,
@@ -105,6 +106,49 @@ impl Columns {
     }
 }
 
+/// Reads the leases of a page, by name in byte order: the order of their index.
+///
+/// One statement, so one snapshot and one clock. The prefix is a range of that index: `{` comes
+/// after every byte that a lease name may have.
+pub(super) async fn page(
+    session: &mut Session,
+    page: &LeasePage,
+) -> Result<Vec<LeaseView>, sqlx::Error> {
+    let after = page.after.as_ref().map_or("", LeaseName::as_str);
+    let rows = sqlx::query_as!(
+        Columns,
+        r#"WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
+           SELECT f.lease AS name, f.token, f.owner, f.incarnation, f.batch_seq, f.nonce, f.home,
+               f.home_url, f.ledger_partition, f.quarantine,
+               l.owner AS lease_owner, l.identity, l.token AS lease_token, l.released, l.ttl_ms,
+               l.request_id,
+               (extract(epoch FROM l.expires_at) * 1000000)::bigint AS "expires_us!",
+               (extract(epoch FROM clock.now) * 1000000)::bigint AS "now_us!",
+               (SELECT i.incarnation FROM installation i) AS database_incarnation,
+               NULL::text AS operation_id, NULL::bytea AS fingerprint,
+               NULL::bigint AS operation_token, NULL::bigint AS operation_incarnation,
+               NULL::bigint AS operation_seq, NULL::bytea AS runs
+           FROM leases l
+           JOIN fences f ON f.lease = l.lease
+           CROSS JOIN clock
+           WHERE l.lease COLLATE "C" > $1 AND l.lease COLLATE "C" >= $2
+               AND ($2 = '' OR l.lease COLLATE "C" < $2 || '{')
+           ORDER BY l.lease COLLATE "C" LIMIT $3"#,
+        after,
+        page.prefix,
+        i64::from(page.limit),
+    )
+    .fetch_all(session.conn()?)
+    .await?;
+    let view = |row: Columns| {
+        let name = LeaseName::parse(&row.name).map_err(|_| Unreadable("leases.lease"))?;
+        let rows = gather(vec![row])?.ok_or(Unreadable("leases"))?;
+        Ok(rows.view(name))
+    };
+    let views: Result<_, Unreadable> = rows.into_iter().map(view).collect();
+    views.map_err(Unreadable::decode)
+}
+
 /// Reads a lease.
 ///
 /// One statement, so one snapshot: no answer mixes two states. Run under the fence row's lock its
@@ -120,8 +164,8 @@ pub(super) async fn read(
     let rows = sqlx::query_as!(
         Columns,
         r#"WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
-           SELECT f.token, f.owner, f.incarnation, f.batch_seq, f.nonce, f.home, f.home_url,
-               f.ledger_partition, f.quarantine,
+           SELECT f.lease AS name, f.token, f.owner, f.incarnation, f.batch_seq, f.nonce, f.home,
+               f.home_url, f.ledger_partition, f.quarantine,
                l.owner AS lease_owner, l.identity, l.token AS lease_token, l.released, l.ttl_ms,
                l.request_id,
                (extract(epoch FROM l.expires_at) * 1000000)::bigint AS "expires_us!",

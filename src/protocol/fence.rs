@@ -121,11 +121,63 @@ pub fn judge(
             Verdict::Refused(Refusal::OperationConflict)
         };
     }
+    let age = age(id, locked.now, retention_s);
     match standing(locked, credential, retention_s) {
-        Standing::Live => Verdict::Live,
         Standing::Ahead => Verdict::Ahead,
+        Standing::Live => match age {
+            Age::Remembered => Verdict::Live,
+            Age::TooOld => Verdict::Refused(Refusal::OperationTooOld),
+            Age::Ahead => Verdict::Refused(Refusal::OperationAhead),
+        },
+        Standing::Over(refusal) if age == Age::TooOld => Verdict::Refused(refusal.unproven()),
         Standing::Over(refusal) => Verdict::Refused(refusal),
     }
+}
+
+/// How far the clocks of those who make operation ids may be ahead, in seconds. Below
+/// [`PURGE_AFTER_S`], so that an id with a time is refused as too old before its row can be gone.
+pub const OPERATION_AHEAD_MAX_S: i64 = 300;
+
+/// How long an accepted operation is kept beyond the retention, in seconds.
+pub const PURGE_AFTER_S: i64 = 600;
+const _: () = assert!(OPERATION_AHEAD_MAX_S < PURGE_AFTER_S);
+
+/// Where the time inside an operation id stands. One without a time says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    Remembered,
+    TooOld,
+    Ahead,
+}
+
+fn age(id: &OperationId, now: DbTime, retention_s: i64) -> Age {
+    let Some(ms) = id.uuid_v7_ms() else { return Age::Remembered };
+    let now_ms = now.0.div_euclid(1_000);
+    let since_ms = now_ms.saturating_sub(ms);
+    if since_ms > retention_s.saturating_mul(1_000) {
+        Age::TooOld
+    } else if since_ms < OPERATION_AHEAD_MAX_S.saturating_mul(-1_000) {
+        Age::Ahead
+    } else {
+        Age::Remembered
+    }
+}
+
+/// An operation with this id may have been accepted so long ago that it is not kept any more.
+#[must_use]
+pub fn is_forgotten(
+    id: &OperationId,
+    credential: Option<&Credential>,
+    now: DbTime,
+    retention_s: i64,
+) -> bool {
+    credential.is_some_and(|c| is_aged(c, now, retention_s))
+        || age(id, now, retention_s) == Age::TooOld
+}
+
+/// An operation of a credential this old may have been purged already.
+fn is_aged(credential: &Credential, now: DbTime, retention_s: i64) -> bool {
+    now.seconds().saturating_sub(credential.issued_s) > retention_s
 }
 
 /// How a credential stands against the rows.
@@ -144,8 +196,7 @@ pub enum Standing {
 pub fn standing(locked: &Locked, credential: &Credential, retention_s: i64) -> Standing {
     let (fence, lease) = (&locked.fence, &locked.lease);
     let current = fence.token;
-    // An operation of a credential this old may have been purged already: nothing is provable.
-    let aged = locked.now.seconds().saturating_sub(credential.issued_s) > retention_s;
+    let aged = is_aged(credential, locked.now, retention_s);
     let provable = if aged { SideEffect::Maybe } else { SideEffect::None };
     if fence.quarantine.is_some() {
         return Standing::Over(Refusal::Quarantined);

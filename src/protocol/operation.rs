@@ -25,7 +25,40 @@ impl OperationId {
         let sized = !text.is_empty() && text.len() <= OPERATION_ID_MAX;
         (sized && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Self(text.into()))
     }
+
+    /// The time inside an id that is a UUIDv7 in its usual text form (RFC 9562, 5.7), in
+    /// milliseconds since 1970. Any other id is opaque and has none.
+    #[must_use]
+    pub fn uuid_v7_ms(&self) -> Option<i64> {
+        let text = self.as_str().as_bytes();
+        if text.len() != UUID_BYTES {
+            return None;
+        }
+        let mut ms = 0i64;
+        for (index, byte) in text.iter().enumerate() {
+            if UUID_HYPHENS.contains(&index) {
+                if *byte != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let digit = char::from(*byte).to_digit(16)?;
+            match index {
+                UUID_VERSION if digit != 7 => return None,
+                UUID_VARIANT if digit & 0b1100 != 0b1000 => return None,
+                0..UUID_VERSION => ms = (ms << 4) | i64::from(digit),
+                _ => {}
+            }
+        }
+        Some(ms)
+    }
 }
+
+/// Length of a UUID as text, and where in it its hyphens, its version and its variant stand.
+const UUID_BYTES: usize = 36;
+const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
+const UUID_VERSION: usize = 14;
+const UUID_VARIANT: usize = 19;
 
 /// Name of a Kafka topic, as the caller gave it.
 pub type TopicName = Arc<str>;
@@ -236,6 +269,24 @@ mod tests {
             assert_eq!(OperationId::parse(bad), None, "{bad:?}");
         }
         assert!(OperationId::parse("doc-1/7").is_some());
+    }
+
+    #[test]
+    fn only_a_uuid_of_version_7_has_a_time() {
+        let ms = |text: &str| OperationId::parse(text).unwrap().uuid_v7_ms();
+        // The example of RFC 9562, A.6.
+        assert_eq!(ms("017F22E2-79B0-7CC3-98C4-DC0C0C07398F"), Some(0x017F_22E2_79B0));
+        assert_eq!(ms("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"), Some(0x017F_22E2_79B0));
+        for opaque in [
+            "017f22e279b07cc398c4dc0c0c07398f",
+            "017f22e2-79b0-4cc3-98c4-dc0c0c07398f",
+            "017f22e2-79b0-7cc3-c8c4-dc0c0c07398f",
+            "017f22e2-79b0-7cc3-98c4-dc0c0c07398g",
+            "017f22e2_79b0-7cc3-98c4-dc0c0c07398f",
+            "order-4711",
+        ] {
+            assert_eq!(ms(opaque), None, "{opaque}");
+        }
     }
 
     proptest! {

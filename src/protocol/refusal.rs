@@ -76,6 +76,13 @@ pub enum Refusal {
     CredentialExpired,
     /// This operation id is committed with other records.
     OperationConflict,
+    /// An operation id whose own time is further back than operations are remembered: whether it
+    /// was accepted cannot be told any more.
+    OperationTooOld,
+    /// An operation id whose own time is in the future: it would be forgotten before it is too old.
+    OperationAhead,
+    /// Another request with this operation id was still under way at this one's deadline.
+    OperationInFlight,
     /// One record cannot be taken; nothing of the operation was written.
     Record {
         /// Index of the record in the POST.
@@ -110,6 +117,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The same refusal, of an operation that may have been accepted and forgotten.
+    #[must_use]
+    pub fn unproven(mut self) -> Self {
+        if let Self::StaleToken { side_effect, .. }
+        | Self::LeaseExpired { side_effect, .. }
+        | Self::LeaseReleased { side_effect, .. } = &mut self
+        {
+            *side_effect = SideEffect::Maybe;
+        }
+        self
+    }
+
     /// What this refusal may say of the operation.
     #[must_use]
     pub fn side_effect(&self) -> SideEffect {
@@ -128,6 +147,9 @@ impl Refusal {
             | Self::KafkaUnavailable
             | Self::KafkaDenied { .. }
             | Self::ProducerFenced { .. }
+            | Self::OperationTooOld
+            | Self::OperationAhead
+            | Self::OperationInFlight
             | Self::OutcomeUnknown
             | Self::Busy
             | Self::ShuttingDown => SideEffect::Maybe,

@@ -8,7 +8,7 @@ use crate::http::identity::Worker;
 use crate::http::pattern::Pattern;
 use crate::http::records::Topics;
 use crate::http::server::ServerLimits;
-use crate::http::{About, Gateway, Settings};
+use crate::http::{About, BodyMemory, Gateway, Settings};
 use crate::protocol::lease::{Identity, InstanceId};
 use crate::protocol::transactional_id::Installation;
 use crate::serve::signing;
@@ -37,6 +37,7 @@ pub fn gateway(
             body_timeout: Duration::from_millis(config.http.body_timeout_ms),
             record_bytes_max: config.limits.record_bytes_max,
         },
+        body_memory: BodyMemory::new(256 * 1024 * 1024),
         about: About { installation: Installation::parse(&config.installation)?, instance },
     }))
 }

@@ -3,10 +3,13 @@
 use crate::on_both;
 use crate::shared::memory::World;
 use crate::shared::postgres::Database;
-use fencepost::engine::ports::{FenceSession, FenceStore, LockRequest, RenewRequest, Renewed};
+use fencepost::engine::ports::{
+    FenceSession, FenceStore, HistoryPage, LeasePage, LockRequest, PurgeStep, Purged, RenewRequest,
+    Renewed,
+};
 use fencepost::protocol::fence::{Credential, Locked, Write};
 use fencepost::protocol::lease::{
-    BatchSeq, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Nonce, Owner,
+    BatchSeq, DbTime, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Nonce, Owner,
 };
 use fencepost::protocol::ledger::Batch;
 use fencepost::protocol::operation::{Accepted, Fingerprint, OperationId, Run};
@@ -167,8 +170,8 @@ async fn a_batch_is_recorded_once_and_only_under_the_next_seq(store: Store) {
     assert_eq!(session.find(vec![id("b")]).await.unwrap(), Vec::new());
     session.confirm().await.unwrap();
     session.abandon().await;
-    let (_, found) = store.find(&lease(), &id("a")).await.unwrap().unwrap();
-    assert_eq!(found.as_ref(), Some(stored));
+    let rows = store.find(&lease(), &id("a")).await.unwrap().unwrap();
+    assert_eq!(rows.found.first(), Some(stored));
 }
 
 async fn a_redo_is_part_of_the_same_commit(store: Store) {
@@ -248,7 +251,66 @@ async fn a_renew_extends_and_never_shortens_and_is_the_holders_alone(store: Stor
     assert!(matches!(renew(credential(token), 300_000).await, Renewed::Refused(_)));
 }
 
+async fn leases_are_listed_by_name_in_pages_and_by_prefix(store: Store) {
+    let name = |text: &str| LeaseName::parse(text).unwrap();
+    for text in ["b.1", "a.2", "a-x", "a.10", "B.1", "a"] {
+        store.ensure(&name(text)).await.unwrap();
+    }
+    let page = |prefix: &str, after: Option<&str>, limit| {
+        let (store, after) = (Arc::clone(&store), after.map(name));
+        let page = LeasePage { prefix: prefix.to_owned(), after, limit };
+        async move {
+            let views = store.list(page).await.unwrap();
+            views.iter().map(|v| v.name.as_str().to_owned()).collect::<Vec<_>>()
+        }
+    };
+    // In byte order, whatever the database's collation.
+    assert_eq!(page("", None, 10).await, ["B.1", "a", "a-x", "a.10", "a.2", "b.1"]);
+    assert_eq!(page("a.", None, 10).await, ["a.10", "a.2"]);
+    assert_eq!(page("a", None, 2).await, ["a", "a-x"]);
+    assert_eq!(page("a", Some("a-x"), 2).await, ["a.10", "a.2"]);
+    assert_eq!(page("a", Some("a.2"), 2).await, Vec::<String>::new());
+    assert_eq!(page("c", None, 2).await, Vec::<String>::new());
+}
+
+async fn the_history_tells_what_happened_oldest_first(store: Store) {
+    let read = |after, limit| {
+        let store = Arc::clone(&store);
+        async move { store.history(&lease(), HistoryPage { after, limit }).await.unwrap() }
+    };
+    assert_eq!(read(0, 10).await, None, "no such lease");
+    let token = held(&store).await;
+    assert!(write(&store, Write::Expire).await);
+    let settle = Write::Settle { nonce: Nonce([8; 16]), seq: BatchSeq(0), redo: None };
+    assert!(write(&store, settle).await);
+    let all = read(0, 10).await.unwrap();
+    let events: Vec<&str> = all.iter().map(|e| e.event.as_str()).collect();
+    assert_eq!(events, ["install", "expire", "settle"]);
+    assert!(all.iter().all(|e| e.token == token && e.owner == "w" && e.seq == BatchSeq(0)));
+    assert!(all.is_sorted_by_key(|e| (e.id, e.at)), "{all:?}");
+    assert_eq!(read(0, 2).await.unwrap(), all[..2]);
+    assert_eq!(read(all[1].id, 2).await.unwrap(), all[2..]);
+}
+
+async fn a_purge_leaves_what_is_younger_than_the_retention(store: Store) {
+    held(&store).await;
+    let record = |seq, name| {
+        write(&store, Write::Record { seq: BatchSeq(seq), operations: vec![accepted(name)] })
+    };
+    assert!(record(1, "a").await && record(2, "b").await);
+    let step = PurgeStep { retention_s: 3_600, rows: 10, from: DbTime(0) };
+    assert_eq!(store.purge(step).await.unwrap(), Purged { rows: 0, to: DbTime(0) });
+    // Ten minutes are kept in any case.
+    let none = PurgeStep { retention_s: 0, ..step };
+    assert_eq!(store.purge(none).await.unwrap().rows, 0);
+    let rows = store.find(&lease(), &id("a")).await.unwrap().unwrap();
+    assert_eq!(rows.found.len(), 1);
+}
+
 on_both!(
+    leases_are_listed_by_name_in_pages_and_by_prefix,
+    the_history_tells_what_happened_oldest_first,
+    a_purge_leaves_what_is_younger_than_the_retention,
     a_lease_without_rows_is_absent_and_ensure_makes_them_once,
     an_install_is_read_back_with_its_expiry_from_the_stores_clock,
     a_held_lease_is_not_installed_over,

@@ -10,6 +10,7 @@
 
 mod identities;
 mod limits;
+mod operations;
 #[path = "../support"]
 #[allow(dead_code, reason = "this binary uses a part of it")]
 mod shared {

@@ -1,5 +1,6 @@
 //! A gateway on memory stores, calls, and what every refusal has.
 
+use crate::shared::memory::World;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use axum::body::{Body, to_bytes};
@@ -10,7 +11,7 @@ use fencepost::http::credential::Signer;
 use fencepost::http::identity::Worker;
 use fencepost::http::pattern::Pattern;
 use fencepost::http::records::Topics;
-use fencepost::http::{About, Gateway, Settings, data_router};
+use fencepost::http::{About, BodyMemory, Gateway, Settings, data_router};
 use fencepost::protocol::lease::{
     DbTime, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Owner,
 };
@@ -70,14 +71,14 @@ pub(crate) fn hash(token: &str) -> [u8; 32] {
 }
 
 /// The real engine on memory stores.
-pub(crate) fn engine() -> Engine {
-    crate::shared::gateway::Gateway::new(&crate::shared::memory::World::new(), 7).engine
+pub(crate) fn gateway() -> Arc<Gateway> {
+    gateway_of(crate::shared::gateway::Gateway::new(&World::new(), 7).engine)
 }
 
-pub(crate) fn gateway() -> Arc<Gateway> {
+pub(crate) fn gateway_of(engine: Engine) -> Arc<Gateway> {
     let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     Arc::new(Gateway {
-        engine: engine(),
+        engine,
         signer: Signer::from_pkcs8(key.as_ref(), "fencepost", "fencepost").unwrap(),
         workers: vec![Worker {
             identity: Identity::new("worker-1"),
@@ -95,6 +96,7 @@ pub(crate) fn gateway() -> Arc<Gateway> {
             body_timeout: Duration::from_millis(200),
             ..Settings::default()
         },
+        body_memory: BodyMemory::new(256 * 1024 * 1024),
         about: About {
             installation: Installation::parse("test").unwrap(),
             instance: InstanceId([7; 16]),

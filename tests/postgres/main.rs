@@ -12,6 +12,7 @@
 
 mod commits;
 mod locks;
+mod purge;
 mod renews;
 mod schema;
 #[path = "../support/postgres.rs"]

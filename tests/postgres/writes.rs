@@ -127,10 +127,10 @@ async fn an_accepted_operation_is_found_under_the_lock_and_without_it() {
         let (a, b) = (accepted("a"), accepted("b"));
         assert_eq!(stored, [(&a, token, BatchSeq(1)), (&b, token, BatchSeq(1))]);
     }
-    let (rows, stored) = store.find(&lease(), &id("a")).await.unwrap().unwrap();
-    assert_eq!((rows.fence.seq, stored.unwrap().accepted), (BatchSeq(1), accepted("a")));
-    let (_, none) = store.find(&lease(), &id("nope")).await.unwrap().unwrap();
-    assert_eq!(none, None);
+    let rows = store.find(&lease(), &id("a")).await.unwrap().unwrap();
+    assert_eq!((rows.fence.seq, &rows.found[0].accepted), (BatchSeq(1), &accepted("a")));
+    let none = store.find(&lease(), &id("nope")).await.unwrap().unwrap();
+    assert_eq!(none.found, []);
 }
 
 #[tokio::test]
@@ -151,8 +151,8 @@ async fn a_redo_is_idempotent_and_keeps_the_token_that_it_was_accepted_under() {
     let reopened = view(&store).await;
     assert_eq!(reopened.lease, expired.lease, "a re-open revives nothing");
     assert_eq!(reopened.fence.nonce, Some(Nonce([2; 16])));
-    let (_, a) = store.find(&lease(), &id("a")).await.unwrap().unwrap();
-    assert_eq!(a.unwrap().accepted, other);
+    let a = store.find(&lease(), &id("a")).await.unwrap().unwrap();
+    assert_eq!(a.found[0].accepted, other);
     let Write::Install { owner, identity, ttl_ms, request_id, incarnation, nonce, seq, .. } =
         install(FencingToken(token.0 + 1), 60_000, 3, 3)
     else {
@@ -176,8 +176,8 @@ async fn a_redo_is_idempotent_and_keeps_the_token_that_it_was_accepted_under() {
     )
     .await;
     for (text, seq) in [("b", 2), ("c", 3)] {
-        let (_, stored) = store.find(&lease(), &id(text)).await.unwrap().unwrap();
-        let stored = stored.unwrap();
+        let rows = store.find(&lease(), &id(text)).await.unwrap().unwrap();
+        let stored = &rows.found[0];
         assert_eq!((stored.token, stored.seq), (token, BatchSeq(seq)), "{text}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::protocol::lease::Owner;
+use crate::protocol::refusal::RecordRefused;
 use serde_json::Value;
 
 /// Status, code, retry: README's table, and the three codes that any HTTP server needs.
@@ -60,6 +61,9 @@ fn every_refusal() -> Vec<(Refusal, &'static str)> {
         (R::LeaseReleased { current, side_effect }, "lease_released"),
         (R::CredentialExpired, "credential_expired"),
         (R::OperationConflict, "operation_conflict"),
+        (R::OperationTooOld, "operation_too_old"),
+        (R::OperationAhead, "invalid_member"),
+        (R::OperationInFlight, "operation_in_flight"),
         (record(RecordRefused::TooLarge { limit_bytes: Some(9) }), "record_too_large"),
         (record(RecordRefused::TopicNotFound), "topic_not_found"),
         (record(RecordRefused::PartitionNotFound), "partition_not_found"),
@@ -155,4 +159,25 @@ fn a_refused_record_is_named_by_its_index() {
     assert_eq!((&large["index"], &large["limit_bytes"]), (&3.into(), &1_048_576.into()));
     assert_eq!(of(RecordRefused::Timestamp)["pointer"], "/records/3/timestamp");
     assert_eq!(of(RecordRefused::TopicNotFound)["index"], 3);
+}
+
+#[test]
+fn every_code_has_a_page_with_its_status_its_retry_and_three_answers() {
+    for code in Code::ALL {
+        let page = code.page();
+        let first = format!(
+            "# {}\n\n{} \u{b7} retry: {} \u{b7} {}\n",
+            code.as_str(),
+            code.status().as_u16(),
+            code.retry().as_str(),
+            code.title()
+        );
+        assert!(page.starts_with(&first), "{}: {first}", code.as_str());
+        let headings: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        let expected =
+            ["## What it means", "## What the caller does next", "## What the operator does next"];
+        assert_eq!(headings, expected, "{}", code.as_str());
+    }
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/problems"));
+    assert_eq!(pages.unwrap().count(), Code::ALL.len(), "a page of no code");
 }

@@ -7,7 +7,7 @@ const LIMIT: usize = 1_048_576;
 
 fn one(record: &str) -> Result<Record, Problem> {
     let body = format!("{{\"records\":[{record}]}}");
-    decode(body.as_bytes(), LIMIT).map(|mut records| records.remove(0))
+    decode(body.as_bytes()).map(|mut records| records.remove(0))
 }
 
 fn with(member: &str) -> Result<Record, Problem> {
@@ -33,7 +33,7 @@ fn assert_member<T: std::fmt::Debug>(result: Result<T, Problem>, pointer: &str) 
 
 #[test]
 fn a_body_without_records_is_refused_by_the_name_of_what_is_wrong() {
-    let decode = |body: &str| decode(body.as_bytes(), LIMIT);
+    let decode = |body: &str| decode(body.as_bytes());
     for (body, pointer) in [
         ("null", ""),
         ("[]", ""),
@@ -189,20 +189,18 @@ fn plain() -> Record {
 
 #[test]
 fn a_record_over_its_limit_is_refused_counting_key_value_and_headers() {
-    let decode = |limit| {
-        let record =
-            r#"{"topic":"t","key":"kk","value":"vvv","headers":[{"name":"h","value":"x"}]}"#;
-        decode(format!(r#"{{"records":[{{"topic":"t","value":""}},{record}]}}"#).as_bytes(), limit)
-    };
-    assert_eq!(decode(7).unwrap().len(), 2);
-    assert_eq!(refusal(decode(6)).0, "record_too_large");
+    let record = r#"{"topic":"t","key":"kk","value":"vvv","headers":[{"name":"h","value":"x"}]}"#;
+    let body = format!(r#"{{"records":[{{"topic":"t","value":""}},{record}]}}"#);
+    let records = decode(body.as_bytes()).unwrap();
+    assert!(check_sizes(&records, 7).is_ok());
+    assert_eq!(refusal(check_sizes(&records, 6)).0, "record_too_large");
 }
 
 #[test]
 fn more_records_than_one_request_may_have_are_too_large() {
     let body = |n: usize| {
         let records = vec![r#"{"topic":"t","value":""}"#; n].join(",");
-        decode(format!(r#"{{"records":[{records}]}}"#).as_bytes(), LIMIT)
+        decode(format!(r#"{{"records":[{records}]}}"#).as_bytes())
     };
     let records = body(RECORDS_MAX).unwrap();
     assert!(Arc::ptr_eq(&records[0].topic, &records[RECORDS_MAX - 1].topic));

@@ -280,3 +280,43 @@ proptest! {
         }
     }
 }
+
+/// A UUIDv7 made `s` seconds before now.
+fn v7(s: i64) -> OperationId {
+    let ms = u64::try_from((NOW_S - s) * 1_000).unwrap();
+    id(&format!("{:08x}-{:04x}-7000-8000-000000000000", ms >> 16, ms & 0xffff))
+}
+
+fn of_age(locked: &Locked, s: i64) -> Verdict {
+    judge(locked, &credential(), &v7(s), &Fingerprint([1; 32]), RETENTION_S)
+}
+
+#[test]
+fn an_operation_id_with_a_time_is_sent_only_while_it_would_be_remembered() {
+    let refused = Verdict::Refused;
+    assert_eq!(of_age(&rows(), 0), Verdict::Live);
+    assert_eq!(of_age(&rows(), RETENTION_S), Verdict::Live);
+    assert_eq!(of_age(&rows(), RETENTION_S + 1), refused(Refusal::OperationTooOld));
+    assert_eq!(of_age(&rows(), -OPERATION_AHEAD_MAX_S), Verdict::Live);
+    assert_eq!(of_age(&rows(), -OPERATION_AHEAD_MAX_S - 1), refused(Refusal::OperationAhead));
+}
+
+#[test]
+fn an_operation_that_is_still_known_is_replayed_however_old_its_id_is() {
+    let mut locked = rows();
+    let mut known = stored(1);
+    known.accepted.id = v7(RETENTION_S + 1);
+    locked.found = vec![known.clone()];
+    assert_eq!(of_age(&locked, RETENTION_S + 1), Verdict::Replay(known));
+}
+
+#[test]
+fn nothing_is_proven_of_an_operation_that_may_have_been_forgotten() {
+    let mut locked = rows();
+    locked.fence.token = FencingToken(8);
+    let stale = |side_effect| {
+        Verdict::Refused(Refusal::StaleToken { current: FencingToken(8), side_effect })
+    };
+    assert_eq!(of_age(&locked, RETENTION_S), stale(SideEffect::None));
+    assert_eq!(of_age(&locked, RETENTION_S + 1), stale(SideEffect::Maybe));
+}

@@ -1,5 +1,6 @@
 //! The database: rows, row locks with their queues, sessions, and what each write does.
 
+use fencepost::engine::ports::{HistoryEntry, PurgeStep, Purged};
 use fencepost::protocol::fence::{FenceRow, LeaseRow, Locked, Write};
 use fencepost::protocol::lease::{
     BatchSeq, DbTime, FencingToken, Identity, Incarnation, InstanceId, LeaseName, Owner,
@@ -29,7 +30,8 @@ struct RowLock {
 struct Entry {
     fence: FenceRow,
     lease: LeaseRow,
-    operations: BTreeMap<OperationId, Stored>,
+    operations: BTreeMap<OperationId, (Stored, DbTime)>,
+    history: Vec<HistoryEntry>,
     fence_lock: RowLock,
     lease_lock: RowLock,
 }
@@ -67,6 +69,7 @@ impl Rows {
                 request_id: None,
             },
             operations: BTreeMap::new(),
+            history: Vec::new(),
             fence_lock: RowLock::default(),
             lease_lock: RowLock::default(),
         });
@@ -152,7 +155,8 @@ impl Rows {
 
     pub(super) fn read(&self, name: &LeaseName, ids: &[OperationId], now: DbTime) -> Locked {
         let entry = &self.leases[name];
-        let found = ids.iter().filter_map(|id| entry.operations.get(id).cloned()).collect();
+        let found = ids.iter().filter_map(|id| entry.operations.get(id));
+        let found = found.map(|(stored, _)| stored.clone()).collect();
         let (fence, lease) = (entry.fence.clone(), entry.lease.clone());
         Locked { fence, lease, now, incarnation: Incarnation(1), found }
     }
@@ -167,6 +171,32 @@ impl Rows {
         lease.expires_at = lease.expires_at.max(DbTime(until));
         lease.ttl_ms = ttl_ms;
         lease.clone()
+    }
+
+    pub(super) fn names(&self) -> Vec<LeaseName> {
+        self.leases.keys().cloned().collect()
+    }
+
+    pub(super) fn history(&self, name: &LeaseName) -> Vec<HistoryEntry> {
+        self.leases[name].history.clone()
+    }
+
+    pub(super) fn purge(&mut self, step: PurgeStep, before: DbTime) -> Purged {
+        let mut old: Vec<(DbTime, LeaseName, OperationId)> = Vec::new();
+        for (name, entry) in &self.leases {
+            for (id, (_, at)) in &entry.operations {
+                if *at >= step.from && *at < before {
+                    old.push((*at, name.clone(), id.clone()));
+                }
+            }
+        }
+        old.sort();
+        old.truncate(step.rows.into());
+        for (_, name, id) in &old {
+            self.leases.get_mut(name).unwrap().operations.remove(id);
+        }
+        let to = old.last().map_or(step.from, |(at, ..)| *at);
+        Purged { rows: old.len().try_into().unwrap(), to }
     }
 
     pub(super) fn quarantines(&self) -> Vec<String> {
@@ -198,6 +228,7 @@ impl Rows {
         let entry = self.leases.get_mut(name).unwrap();
         let (fence, lease) = (&mut entry.fence, &mut entry.lease);
         let opens = matches!(write, Write::Install { .. } | Write::Reopen { .. });
+        let event = event(&write);
         let (nonce, seq, redo) = match write {
             Write::Install {
                 token, owner, identity, ttl_ms, request_id, nonce, seq, redo, ..
@@ -252,16 +283,56 @@ impl Rows {
         }
         fence.seq = seq;
         let expires_at = lease.expires_at;
-        for accepted in redo.iter().flat_map(|b| &b.operations) {
-            let batch = redo.as_ref().unwrap();
-            let (token, incarnation, seq) = (batch.token, batch.incarnation, batch.seq);
+        if let Some(batch) = redo {
+            entry.keep(&batch, now)?;
+        }
+        if let Some(event) = event {
+            entry.note(event, now);
+        }
+        Ok(expires_at)
+    }
+}
+
+impl Entry {
+    /// Remembers a batch's operations.
+    fn keep(&mut self, batch: &Batch, now: DbTime) -> Result<(), String> {
+        let (token, incarnation, seq) = (batch.token, batch.incarnation, batch.seq);
+        for accepted in &batch.operations {
             let stored = Stored { accepted: accepted.clone(), token, incarnation, seq };
-            let kept =
-                entry.operations.entry(accepted.id.clone()).or_insert_with(|| stored.clone());
+            let fresh = || (stored.clone(), now);
+            let (kept, _) = self.operations.entry(accepted.id.clone()).or_insert_with(fresh);
             if *kept != stored {
                 return Err(format!("{} is stored twice", accepted.id));
             }
         }
-        Ok(expires_at)
+        Ok(())
+    }
+
+    fn note(&mut self, event: &str, now: DbTime) {
+        self.history.push(HistoryEntry {
+            id: i64::try_from(self.history.len()).unwrap() + 1,
+            at: now,
+            event: event.to_owned(),
+            token: self.fence.token,
+            owner: self.fence.owner.as_str().to_owned(),
+            incarnation: self.fence.incarnation,
+            seq: self.fence.seq,
+            home: self.fence.home,
+            note: None,
+        });
+    }
+}
+
+/// As it stands in the history; a batch and a failed open leave no entry.
+fn event(write: &Write) -> Option<&'static str> {
+    match write {
+        Write::Install { .. } => Some("install"),
+        Write::Reopen { .. } => Some("reopen"),
+        Write::Release { .. } => Some("release"),
+        Write::Settle { .. } => Some("settle"),
+        Write::Retire { .. } => Some("retire"),
+        Write::Quarantine { .. } => Some("quarantine"),
+        Write::Expire => Some("expire"),
+        Write::Record { .. } | Write::Nonce { .. } => None,
     }
 }

@@ -3,9 +3,12 @@
 use super::rows::Row;
 use super::{Fault, Gate, certain, unknown};
 use fencepost::engine::ports::{
-    Answer, Failure, FenceSession, FenceStore, LeaseView, LockRequest, RenewRequest, Renewed,
+    Answer, Failure, FenceSession, FenceStore, HistoryEntry, HistoryPage, LeasePage, LeaseView,
+    LockRequest, PurgeStep, Purged, RenewRequest, Renewed,
 };
-use fencepost::protocol::fence::{Committed, LeaseRow, Locked, Standing, Write, standing};
+use fencepost::protocol::fence::{
+    Committed, LeaseRow, Locked, PURGE_AFTER_S, Standing, Write, standing,
+};
 use fencepost::protocol::lease::{DbTime, FencingToken, InstanceId, LeaseName};
 use fencepost::protocol::operation::{OperationId, Stored};
 use fencepost::telemetry;
@@ -117,7 +120,7 @@ impl FenceStore for MemoryStore {
     fn inspect<'a>(&'a self, lease: &'a LeaseName) -> Answer<'a, Option<LeaseView>> {
         Box::pin(async move {
             let found = self.look(lease, &[], "inspect").await?;
-            Ok(found.map(|(view, _)| view))
+            Ok(found.map(|rows| view(lease, rows)))
         })
     }
 
@@ -125,10 +128,56 @@ impl FenceStore for MemoryStore {
         &'a self,
         lease: &'a LeaseName,
         id: &'a OperationId,
-    ) -> Answer<'a, Option<(LeaseView, Option<Stored>)>> {
+    ) -> Answer<'a, Option<Box<Locked>>> {
         Box::pin(async move {
-            let found = self.look(lease, std::slice::from_ref(id), "find").await?;
-            Ok(found.map(|(view, mut stored)| (view, stored.pop())))
+            Ok(self.look(lease, std::slice::from_ref(id), "find").await?.map(Box::new))
+        })
+    }
+
+    fn list(&self, page: LeasePage) -> Answer<'_, Vec<LeaseView>> {
+        Box::pin(async move {
+            if self.gate.pass("list").await.is_some() {
+                return Err(unknown("list"));
+            }
+            let shared = &self.gate.shared;
+            let now = shared.clock();
+            let rows = shared.rows();
+            let mut names = rows.names();
+            names.retain(|n| {
+                n.as_str().starts_with(&page.prefix) && page.after.as_ref().is_none_or(|a| n > a)
+            });
+            names.truncate(page.limit.into());
+            Ok(names.into_iter().map(|n| view(&n, rows.read(&n, &[], now))).collect())
+        })
+    }
+
+    fn history<'a>(
+        &'a self,
+        lease: &'a LeaseName,
+        page: HistoryPage,
+    ) -> Answer<'a, Option<Vec<HistoryEntry>>> {
+        Box::pin(async move {
+            if self.gate.pass("history").await.is_some() {
+                return Err(unknown("history"));
+            }
+            let rows = self.gate.shared.rows();
+            Ok(rows.exists(lease).then(|| {
+                let entries = rows.history(lease).into_iter().filter(|e| e.id > page.after);
+                entries.take(page.limit.into()).collect()
+            }))
+        })
+    }
+
+    fn purge(&self, step: PurgeStep) -> Answer<'_, Purged> {
+        Box::pin(async move {
+            if self.gate.pass("purge").await.is_some() {
+                return Err(unknown("purge"));
+            }
+            let shared = &self.gate.shared;
+            let now = shared.clock();
+            let kept_s = step.retention_s.saturating_add(PURGE_AFTER_S);
+            let before = DbTime(now.0.saturating_sub(kept_s.saturating_mul(1_000_000)));
+            Ok(shared.rows().purge(step, before))
         })
     }
 
@@ -145,7 +194,7 @@ impl MemoryStore {
         lease: &LeaseName,
         ids: &[OperationId],
         point: &'static str,
-    ) -> Result<Option<(LeaseView, Vec<Stored>)>, Failure> {
+    ) -> Result<Option<Locked>, Failure> {
         if self.gate.pass(point).await.is_some() {
             return Err(unknown(point));
         }
@@ -154,11 +203,13 @@ impl MemoryStore {
             return Ok(None);
         }
         let now = shared.clock();
-        let rows = shared.rows().read(lease, ids, now);
-        let name = lease.clone();
-        let view = LeaseView { name, fence: rows.fence, lease: rows.lease, home_url: None, now };
-        Ok(Some((view, rows.found)))
+        Ok(Some(shared.rows().read(lease, ids, now)))
     }
+}
+
+fn view(name: &LeaseName, rows: Locked) -> LeaseView {
+    let Locked { fence, lease, now, .. } = rows;
+    LeaseView { name: name.clone(), fence, lease, home_url: None, now }
 }
 
 impl MemorySession {

@@ -1,0 +1,114 @@
+//! Operations past their retention go, and nothing younger, whoever asks.
+
+use super::support::{Database, facts};
+use super::{accepted, held, id, lease, write};
+use fencepost::engine::ports::{FenceStore, PurgeStep, Purged};
+use fencepost::protocol::fence::{PURGE_AFTER_S, Write};
+use fencepost::protocol::lease::{BatchSeq, DbTime};
+use sqlx::{AssertSqlSafe, PgConnection};
+
+const RETENTION_S: i64 = 604_800;
+
+async fn run(conn: &mut PgConnection, sql: &str) -> Result<u64, String> {
+    let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(conn).await;
+    done.map(|d| d.rows_affected())
+        .map_err(|e| e.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned())
+}
+
+/// Operations of other leases, accepted so many seconds ago: only the owner can write such rows.
+async fn accepted_ago(owner: &mut PgConnection, ages_s: &[i64]) {
+    for (k, age) in ages_s.iter().enumerate() {
+        let sql = format!(
+            "INSERT INTO operations (lease, operation_id, fingerprint, token, incarnation,
+                 batch_seq, runs, accepted_at)
+             VALUES ('old', 'op-{k}', repeat('x', 32)::bytea, 1, 1, 1, '',
+                 clock_timestamp() - {age} * interval '1 s')"
+        );
+        run(owner, &sql).await.unwrap();
+    }
+}
+
+async fn left(owner: &mut PgConnection) -> Vec<String> {
+    let sql = "SELECT operation_id FROM operations ORDER BY operation_id";
+    sqlx::query_scalar(sql).fetch_all(owner).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_purge_goes_in_steps_from_the_oldest_and_stops_at_the_retention() {
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    held(&store, 60_000).await;
+    let young = Write::Record { seq: BatchSeq(1), operations: vec![accepted("young")] };
+    write(&store, young).await;
+    let mut owner = database.owner().await;
+    let kept = RETENTION_S + PURGE_AFTER_S;
+    accepted_ago(&mut owner, &[kept + 30, kept + 20, kept + 10, kept - 60, RETENTION_S - 60]).await;
+    let step = |from| store.purge(PurgeStep { retention_s: RETENTION_S, rows: 2, from });
+    let first = step(DbTime(0)).await.unwrap();
+    assert_eq!(first.rows, 2);
+    assert_eq!(left(&mut owner).await, ["op-2", "op-3", "op-4", "young"]);
+    let second = step(first.to).await.unwrap();
+    assert!(second.rows == 1 && second.to > first.to, "{second:?}");
+    assert_eq!(step(second.to).await.unwrap(), Purged { rows: 0, to: second.to });
+    assert_eq!(left(&mut owner).await, ["op-3", "op-4", "young"]);
+    // A gateway with a shorter retention removes no more than the one with the longest allows.
+    let short = PurgeStep { retention_s: 0, rows: 10, from: DbTime(0) };
+    assert_eq!(store.purge(short).await.unwrap().rows, 0);
+    let rows = store.find(&lease(), &id("young")).await.unwrap().unwrap();
+    assert_eq!(rows.found.len(), 1);
+}
+
+#[tokio::test]
+async fn of_two_purges_at_once_one_does_nothing() {
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    let mut owner = database.owner().await;
+    accepted_ago(&mut owner, &[RETENTION_S + PURGE_AFTER_S + 30]).await;
+    let mut other = database.gateway().await;
+    run(&mut other, "BEGIN").await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(hashtext('fencepost purge'))";
+    run(&mut other, lock).await.unwrap();
+    let step = PurgeStep { retention_s: RETENTION_S, rows: 2, from: DbTime(0) };
+    assert_eq!(store.purge(step).await.unwrap().rows, 0);
+    run(&mut other, "ROLLBACK").await.unwrap();
+    assert_eq!(store.purge(step).await.unwrap().rows, 1);
+}
+
+#[tokio::test]
+async fn no_role_removes_an_operation_within_the_retention() {
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    assert!(store.claim_installation(&facts()).await.is_ok());
+    let (mut owner, mut gateway) = (database.owner().await, database.gateway().await);
+    accepted_ago(&mut owner, &[RETENTION_S - 60, RETENTION_S + 60]).await;
+    let one = |k: u8| format!("DELETE FROM operations WHERE operation_id = 'op-{k}'");
+    for conn in [&mut owner, &mut gateway] {
+        assert_eq!(run(conn, &one(0)).await, Err("23001".to_owned()));
+    }
+    // A table of that name in the session's own schema does not mislead the trigger.
+    run(&mut gateway, "CREATE TEMPORARY TABLE installation (retention_s bigint)").await.unwrap();
+    run(&mut gateway, "INSERT INTO installation VALUES (0)").await.unwrap();
+    assert_eq!(run(&mut gateway, &one(0)).await, Err("23001".to_owned()));
+    assert_eq!(run(&mut gateway, &one(1)).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_gateway_raises_the_retention_and_only_the_owner_lowers_it() {
+    let database = Database::migrated().await;
+    drop(database.store().await);
+    let stored = async |conn: &mut PgConnection| -> i64 {
+        let sql = "SELECT retention_s FROM installation";
+        sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
+    };
+    let mut gateway = database.gateway().await;
+    assert_eq!(stored(&mut gateway).await, RETENTION_S);
+    let lower = "UPDATE installation SET retention_s = 1";
+    assert_eq!(run(&mut gateway, lower).await, Err("42501".to_owned()));
+    for (retention_s, expected) in [(3_600, RETENTION_S), (RETENTION_S + 1, RETENTION_S + 1)] {
+        let mut options = database.options();
+        options.retention_s = retention_s;
+        drop(database.store_with(options).await);
+        assert_eq!(stored(&mut gateway).await, expected);
+    }
+    assert_eq!(run(&mut database.owner().await, lower).await, Ok(1));
+}
