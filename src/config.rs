@@ -82,8 +82,12 @@ pub struct Http {
     pub advertised_url: String,
     /// Largest body.
     pub body_bytes_max: usize,
+    /// Most bytes of all bodies that are being read or wait together.
+    pub body_memory_bytes_max: usize,
     /// Most connections of the data listener.
     pub connections_max: usize,
+    /// Most of them from one address.
+    pub connections_per_peer_max: usize,
     /// Deadline of a request's head.
     pub header_timeout_ms: u64,
     /// Deadline of a whole body.
@@ -170,6 +174,12 @@ pub struct Limits {
     pub idle_ms: u64,
     /// How long an operation id is remembered.
     pub retention_s: u64,
+    /// How long a client may keep repeating an operation once its credential is over.
+    pub replay_horizon_s: u64,
+    /// Operations past retention that one step removes.
+    pub purge_rows: u32,
+    /// Pause between two such steps.
+    pub purge_pause_ms: u64,
 }
 
 /// Section `[timeouts]`, in the order that is asserted.

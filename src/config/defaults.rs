@@ -13,7 +13,9 @@ impl Default for Http {
             admin_listen: loopback(8081),
             advertised_url: "http://127.0.0.1:8080".to_owned(),
             body_bytes_max: 4 * 1024 * 1024,
+            body_memory_bytes_max: 256 * 1024 * 1024,
             connections_max: 1_024,
+            connections_per_peer_max: 256,
             header_timeout_ms: 5_000,
             body_timeout_ms: 10_000,
             idle_timeout_ms: 30_000,
@@ -58,6 +60,9 @@ impl Default for Limits {
             record_bytes_max: 1024 * 1024,
             idle_ms: 60_000,
             retention_s: 604_800,
+            replay_horizon_s: 3_600,
+            purge_rows: 500,
+            purge_pause_ms: 100,
         }
     }
 }
