@@ -1,17 +1,18 @@
 //! The commands: what may be asked on the command line, and what it is answered.
 //!
-//! Owns arguments, output and exit codes: 0 done, 1 found something (audit), 2 failed. Never does a
-//! command's work itself.
+//! Owns arguments, output and exit codes: 0 done, 1 found something (audit, print-config), 2
+//! failed. Never does a command's work itself.
 
+mod configuration;
 mod tokens;
 
-use crate::config::{Config, DEFAULT_PATH};
+use crate::config::DEFAULT_PATH;
 use crate::{serve, telemetry};
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use std::future::Future;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const FOUND: u8 = 1;
@@ -20,9 +21,8 @@ const FOUND: u8 = 1;
 #[derive(Debug, Parser)]
 #[command(name = "fencepost", version)]
 pub struct Cli {
-    /// Configuration file.
-    #[arg(long, global = true, value_name = "FILE", default_value = DEFAULT_PATH)]
-    config: PathBuf,
+    #[arg(long, global = true, value_name = "FILE", help = config_help())]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -31,6 +31,9 @@ pub struct Cli {
 enum Command {
     /// Serves the gateway until it is told to stop.
     Serve,
+    /// Prints the configuration as it is in force, secrets hidden, each value with its origin; exit
+    /// code 1 if the check fails.
+    PrintConfig(PrintConfig),
     /// Brings the database's schema up to date, as its owner.
     Migrate(Migrate),
     /// Keys and hashes.
@@ -41,6 +44,13 @@ enum Command {
     Token(Token),
     /// Reads a topic back and reports what must never be in it; exit code 1 if there is any.
     Audit(Audit),
+}
+
+#[derive(Debug, Args)]
+struct PrintConfig {
+    /// As JSON: `config`, `origins` and `problem`, what the check says.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -77,13 +87,14 @@ struct Audit {
 
 /// Does what was asked.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let config = cli.config;
+    let config = cli.config.as_deref();
     match cli.command {
         Command::Serve => {
             telemetry::init()?;
-            let config = load(&config)?;
+            let config = configuration::load(config)?;
             block_on(serve::run(config))?
         }
+        Command::PrintConfig(how) => return Ok(exit(configuration::print(config, how.json)?)),
         Command::Migrate(migrate) => {
             telemetry::init()?;
             block_on(async move { serve::migrate(&migrate.database_url).await })?
@@ -100,15 +111,19 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Audit(audit) => {
             telemetry::init()?;
-            let clean = block_on(serve::audit::run(load(&config)?, audit.topic))?;
-            return Ok(if clean? { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+            let config = configuration::load(config)?;
+            return Ok(exit(block_on(serve::audit::run(config, audit.topic))??));
         }
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: &Path) -> anyhow::Result<Config> {
-    Config::load(path).with_context(|| format!("configuration {}", path.display()))
+fn config_help() -> String {
+    format!("Configuration file [default: {DEFAULT_PATH}, if it is there]")
+}
+
+fn exit(clean: bool) -> ExitCode {
+    if clean { ExitCode::SUCCESS } else { ExitCode::from(FOUND) }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> anyhow::Result<T> {
@@ -130,6 +145,8 @@ mod tests {
         Cli::command().debug_assert();
         for command in [
             &["serve"][..],
+            &["print-config"],
+            &["print-config", "--json"],
             &["migrate", "--database-url", "postgres://x"],
             &["keys", "generate", "--out", "x"],
             &["keys", "hash"],
@@ -138,7 +155,7 @@ mod tests {
         ] {
             let line = ["fencepost"].iter().chain(command).chain(&["--config", "c"]);
             let cli = Cli::try_parse_from(line).unwrap();
-            assert_eq!(cli.config, PathBuf::from("c"));
+            assert_eq!(cli.config, Some(PathBuf::from("c")));
         }
     }
 }

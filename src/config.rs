@@ -1,18 +1,27 @@
-//! Configuration: one TOML file, a few environment overrides, and the relations between limits.
+//! Configuration: one TOML file, the environment, secrets in files, and the relations of limits.
 //!
 //! Owns the keys, their defaults and their checks. Never opens a connection, and never shows a
-//! secret in a message or in debug output.
+//! secret in a message, in debug output or where a configuration is printed.
 
 mod check;
 mod defaults;
+mod environment;
+mod keys;
+mod print;
 mod secret;
+mod secret_file;
+mod sources;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::PathBuf;
 
 pub use secret::{Secret, Sha256Hex};
+pub use secret_file::SecretFileError;
+pub use sources::Effective;
 
 /// The documented default, as it stands in `deploy/`.
 pub const DEFAULT_TOML: &str = include_str!("../deploy/fencepost.toml");
@@ -37,9 +46,19 @@ pub enum ConfigError {
     #[error("{name}: {message}")]
     Environment {
         /// Which.
-        name: &'static str,
+        name: String,
         /// What is wrong.
         message: String,
+    },
+    /// A file that should hold a secret.
+    #[error("{key} {}", path.display())]
+    SecretFile {
+        /// The key or the variable that names it.
+        key: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: SecretFileError,
     },
     /// Values that do not go together, or are missing.
     #[error("{0}")]
@@ -47,7 +66,7 @@ pub enum ConfigError {
 }
 
 /// All of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Name of the deployment.
@@ -71,12 +90,14 @@ pub struct Config {
 }
 
 /// Section `[http]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     /// Data listener.
+    #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
     /// Admin listener; loopback only.
+    #[serde(deserialize_with = "address")]
     pub admin_listen: SocketAddr,
     /// Where others reach the data listener.
     pub advertised_url: String,
@@ -97,7 +118,7 @@ pub struct Http {
 }
 
 /// Section `[postgres]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Postgres {
     /// Connection URL of the gateway's role.
@@ -109,7 +130,7 @@ pub struct Postgres {
 }
 
 /// Section `[kafka]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kafka {
     /// Brokers to begin with.
@@ -123,7 +144,7 @@ pub struct Kafka {
 }
 
 /// Section `[credentials]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Credentials {
     /// Claim `iss`.
@@ -135,7 +156,7 @@ pub struct Credentials {
 }
 
 /// One `[[workers]]`; no member has a default.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Worker {
     /// Name of the identity.
@@ -149,15 +170,16 @@ pub struct Worker {
 }
 
 /// Section `[ops]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ops {
     /// Hash of the operators' token.
+    #[serde(with = "secret::optional_hash")]
     pub token_sha256: Option<Sha256Hex>,
 }
 
 /// Section `[limits]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Operations waiting for one lease.
@@ -183,7 +205,7 @@ pub struct Limits {
 }
 
 /// Section `[timeouts]`, in the order that is asserted.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
     /// Delivery reports.
@@ -210,57 +232,22 @@ pub struct Timeouts {
     pub shutdown_ms: u64,
 }
 
-impl Config {
-    /// Reads a file and the environment, and checks what `serve` needs.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let config = Self::read(path)?;
-        config.check()?;
-        Ok(config)
+impl ConfigError {
+    /// What a TOML error says. It names the line and never shows it: it may hold a secret.
+    fn parse(text: &str, error: &toml::de::Error) -> Self {
+        Self::Parse { line: line(text, error.span()), message: error.message().to_owned() }
     }
+}
 
-    /// Reads a file and the environment, unchecked: for commands that need a part of it.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(ConfigError::Read)?;
-        let mut config = Self::parse(&text)?;
-        config.override_from(|name| std::env::var(name).ok())?;
-        Ok(config)
-    }
+/// The number of the line at which something begins.
+fn line(text: &str, span: Option<Range<usize>>) -> usize {
+    let before = span.and_then(|span| text.get(..span.start)).unwrap_or_default();
+    before.matches('\n').count().saturating_add(1)
+}
 
-    /// Reads TOML. A message names the line and never shows it: it may hold a secret.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            let line = before.matches('\n').count().saturating_add(1);
-            ConfigError::Parse { line, message: error.message().to_owned() }
-        })
-    }
-
-    /// Takes what the environment says; an empty variable says nothing.
-    pub fn override_from(
-        &mut self,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<(), ConfigError> {
-        let given = |name: &'static str| variable(name).filter(|value| !value.is_empty());
-        if let Some(url) = given("FENCEPOST_POSTGRES_URL") {
-            self.postgres.url = Secret::new(url);
-        }
-        if let Some(bootstrap) = given("FENCEPOST_KAFKA_BOOTSTRAP") {
-            self.kafka.bootstrap = bootstrap;
-        }
-        let address = |name: &'static str| match given(name) {
-            None => Ok(None),
-            Some(text) => text.parse::<SocketAddr>().map(Some).map_err(|_| {
-                ConfigError::Environment { name, message: "must be address:port".to_owned() }
-            }),
-        };
-        if let Some(listen) = address("FENCEPOST_HTTP_LISTEN")? {
-            self.http.listen = listen;
-        }
-        if let Some(listen) = address("FENCEPOST_HTTP_ADMIN_LISTEN")? {
-            self.http.admin_listen = listen;
-        }
-        Ok(())
-    }
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    const RULE: &str = "must be an IP address and a port, such as \"127.0.0.1:8080\"";
+    String::deserialize(deserializer)?.parse().map_err(|_| D::Error::custom(RULE))
 }
 
 #[cfg(test)]

@@ -1,71 +1,96 @@
-//! The documented default, the environment, and that no secret is shown.
+//! The documented default, the syntax of the file, and that nothing secret is shown.
 
 use super::*;
 
-fn complete() -> Config {
-    let mut config = Config { installation: "test".to_owned(), ..Config::default() };
-    config.postgres.url = Secret::new("postgres://gateway:hunter2@db/fencepost".to_owned());
-    config.kafka.bootstrap = "broker:9092".to_owned();
-    config.credentials.signing_key_file = PathBuf::from("/keys/credential.pem");
-    config
+pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
+    Effective::of(text, []).map(|effective| effective.config)
 }
 
-fn worker(name: &str, digit: &str) -> Worker {
-    Worker {
-        name: name.to_owned(),
-        token_sha256: digit.repeat(64).try_into().unwrap(),
-        leases: vec!["*".to_owned()],
-        owners: vec!["*".to_owned()],
+fn message(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+/// Every path of a table and its value; no path leads to a table.
+fn flat(prefix: &str, table: &toml::Table) -> Vec<(String, toml::Value)> {
+    let mut all = Vec::new();
+    for (name, value) in table {
+        match value.as_table() {
+            Some(inner) => all.extend(flat(&format!("{prefix}{name}."), inner)),
+            None => all.push((format!("{prefix}{name}"), value.clone())),
+        }
     }
+    all
 }
 
 #[test]
-fn the_documented_default_is_the_default() {
-    assert_eq!(Config::parse(DEFAULT_TOML).unwrap(), Config::default());
+fn the_documented_default_is_the_default_and_says_every_key() {
+    assert_eq!(parse(DEFAULT_TOML).unwrap(), Config::default());
+    let documented = flat("", &DEFAULT_TOML.parse().unwrap());
+    let mut of_the_type = flat("", &toml::Table::try_from(Config::default()).unwrap());
+    // Written in another way: `[[workers]]`, of which there is none.
+    of_the_type.retain(|(path, _)| path != "workers");
+    let paths = |all: &[(String, toml::Value)]| -> Vec<String> {
+        all.iter().map(|(path, _)| path.clone()).collect()
+    };
+    assert_eq!(paths(&documented), paths(&of_the_type));
 }
 
 #[test]
-fn an_unknown_key_is_refused_in_every_section() {
+fn an_unknown_key_is_refused_in_every_section_with_its_line() {
     for section in
         ["", "[http]", "[postgres]", "[kafka]", "[credentials]", "[ops]", "[limits]", "[timeouts]"]
     {
-        let error = Config::parse(&format!("\n{section}\nenforec = 1\n")).unwrap_err().to_string();
-        assert!(error.contains("enforec"), "{error}");
+        let error = message(&format!("\n{section}\nenforec = 1\n"));
+        assert!(error.contains("enforec") && error.starts_with("line 3: "), "{error}");
     }
+    assert!(message("[limit]\n").contains("line 1: unknown field `limit`"));
+    // Only secrets may stand in files of their own.
+    assert!(message("[http]\nlisten_file = 'x'\n").contains("listen_file"));
     let worker = "[[workers]]\nname='a'\ntoken_sha256='x'\nleases=[]\nowners=[]\n";
-    let error = Config::parse(worker).unwrap_err().to_string();
+    let error = message(worker);
     assert!(error.contains("line 3") && error.contains("64 hex digits"), "{error}");
-    assert!(Config::parse("[[workers]]\nname='a'\n").is_err());
-}
-
-#[test]
-fn the_environment_wins_over_the_file() {
-    let mut config = complete();
-    let variable = |name: &str| match name {
-        "FENCEPOST_POSTGRES_URL" => Some("postgres://b".to_owned()),
-        "FENCEPOST_KAFKA_BOOTSTRAP" => Some(String::new()),
-        "FENCEPOST_HTTP_LISTEN" => Some("[::1]:1".to_owned()),
-        "FENCEPOST_HTTP_ADMIN_LISTEN" => Some("127.0.0.1:2".to_owned()),
-        _ => None,
-    };
-    config.override_from(variable).unwrap();
-    assert_eq!(config.postgres.url.expose(), "postgres://b");
-    assert_eq!(config.kafka.bootstrap, "broker:9092");
-    assert_eq!(config.http.listen.to_string(), "[::1]:1");
-    assert_eq!(config.http.admin_listen.port(), 2);
-    let error = config.override_from(|_| Some("x".to_owned())).unwrap_err().to_string();
-    assert!(error.contains("FENCEPOST_HTTP_LISTEN"), "{error}");
+    assert!(parse("[[workers]]\nname='a'\n").is_err());
+    assert!(message("[http]\nlisten = 'localhost:8080'\n").contains("127.0.0.1:8080"));
 }
 
 #[test]
 fn no_secret_is_shown() {
-    let mut config = complete();
-    config.kafka.client.insert("sasl.password".to_owned(), Secret::new("hunter2".to_owned()));
-    config.workers = vec![worker("a", "1")];
-    let text = format!("{config:?}");
-    assert!(!text.contains("hunter2") && !text.contains("1111"), "{text}");
-    let error = Config::parse("[postgres]\nurl = \"hunter2\" x\n").unwrap_err().to_string();
-    assert!(error.contains("line 2") && !error.contains("hunter2"), "{error}");
+    let (operator, worker) = ("2".repeat(64), "1".repeat(64));
+    let text = format!(
+        "[postgres]\nurl = 'postgres://u:hunter2@h/d'\n\
+         [kafka.client]\n'sasl.password' = 'hunter2'\n\
+         [ops]\ntoken_sha256 = '{operator}'\n\
+         [[workers]]\nname = 'a'\nleases = []\nowners = []\n\
+         token_sha256 = '{worker}'\n"
+    );
+    let config = parse(&text).unwrap();
+    for text in [format!("{config:?}"), serde_json::to_string(&config).unwrap()] {
+        assert!(text.contains("hidden"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(!text.contains("1111") && !text.contains("2222"), "{text}");
+    }
+}
+
+#[test]
+fn a_message_about_a_secret_names_its_line_and_does_not_show_it() {
+    for text in [
+        "[postgres]\nurl = \"hunter2\" x\n",
+        "[postgres]\nurl = hunter2\n",
+        "[postgres]\nurl = [\"hunter2\"]\n",
+        "[postgres]\nurl = { hunter2 = \"hunter2\" }\n",
+        "[ops]\ntoken_sha256 = 'hunter2'\n",
+    ] {
+        let error = message(text);
+        assert!(error.contains("line 2") && !error.contains("hunter2"), "{error}");
+    }
+    for number in ["4711", "47.11", "4711-11-11", "47110000000000000000"] {
+        for key in ["[postgres]\nurl", "[ops]\ntoken_sha256", "[kafka.client]\n'sasl.password'"] {
+            let error = message(&format!("{key} = {number}\n"));
+            assert!(error.contains("line 2") && !error.contains("47"), "{error}");
+        }
+    }
+    let error = message("[kafka.client]\nsasl.password = 'hunter2'\n");
+    assert!(error.contains("needs quotes") && !error.contains("hunter2"), "{error}");
 }
 
 #[test]
