@@ -61,7 +61,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         admin: TcpListener::bind(config.http.admin_listen).await.context("http.admin_listen")?,
     };
     let gateway = http::gateway(&config, engine.clone(), instance)?;
-    engine.sweep(Pace { rows: 500, pause: ms(100) });
+    engine.sweep(Pace {
+        rows: u16::try_from(config.limits.purge_rows).unwrap_or(u16::MAX),
+        pause: ms(config.limits.purge_pause_ms),
+    });
     tracing::info!(listen = %config.http.listen, admin = %config.http.admin_listen, "serving");
     let draining = engine.clone();
     let mut stopped_at = None;

@@ -42,9 +42,8 @@ pub struct BodyMemory(Arc<Semaphore>);
 impl BodyMemory {
     /// So many bytes in all.
     #[must_use]
-    pub fn new(bytes: u32) -> Self {
-        let permits = usize::try_from(bytes).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Semaphore::new(permits)))
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
     }
 
     /// Nobody waits for memory with a connection open: there is some now, or the answer is 429.

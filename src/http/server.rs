@@ -4,6 +4,7 @@
 //! deadline, an idle one by the idle deadline; a body has a deadline of its own, where it is read.
 
 mod deadline;
+mod peers;
 
 use crate::http::{Gateway, admin_router, data_router};
 use crate::telemetry;
@@ -15,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use peers::{Peers, Place};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,8 @@ pub struct Listeners {
 pub struct ServerLimits {
     /// Connections of the data listener; more wait in the socket's backlog.
     pub connections_max: usize,
+    /// Connections of one address; more are closed at once.
+    pub connections_per_peer_max: usize,
     /// From the first byte of a request (or the start of a connection) to the end of its head.
     pub header_timeout: Duration,
     /// Between two requests of a connection.
@@ -64,7 +68,11 @@ pub async fn serve(
     let (admin_stop, admin_stopped) = watch::channel(false);
     let admin = telemetry::spawn("http_admin", {
         let router = admin_router(Arc::clone(&gateway));
-        let limits = ServerLimits { connections_max: ADMIN_CONNECTIONS_MAX, ..limits };
+        let limits = ServerLimits {
+            connections_max: ADMIN_CONNECTIONS_MAX,
+            connections_per_peer_max: ADMIN_CONNECTIONS_MAX,
+            ..limits
+        };
         async move { listen(listeners.admin, router, limits, stopped(admin_stopped)).await }
     });
     listen(listeners.data, data_router(gateway), limits, stop).await;
@@ -88,17 +96,18 @@ pub async fn listen(
     stop: impl Future<Output = ()> + Send,
 ) {
     let permits = Arc::new(Semaphore::new(limits.connections_max));
+    let peers = Peers::new(limits.connections_per_peer_max);
     let (closing, closed) = watch::channel(false);
     let mut stop = std::pin::pin!(stop);
     loop {
         tokio::select! {
             biased;
             () = &mut stop => break,
-            (permit, stream) = accept(&listener, &permits) => {
+            (permit, place, stream) = accept(&listener, &permits, &peers) => {
                 let connection = connection(stream, router.clone(), limits, closed.clone());
                 drop(telemetry::spawn("http_connection", async move {
                     connection.await;
-                    drop(permit);
+                    drop((place, permit));
                 }));
             }
         }
@@ -116,11 +125,15 @@ pub async fn listen(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> (Option<OwnedSemaphorePermit>, TcpStream) {
+    peers: &Arc<Peers>,
+) -> (Option<OwnedSemaphorePermit>, Place, TcpStream) {
     let permit = Arc::clone(permits).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _peer)) => return (permit, stream),
+            Ok((stream, peer)) => match peers.enter(peer.ip()) {
+                Some(place) => return (permit, place, stream),
+                None => tracing::debug!(%peer, "closed: its address has too many connections"),
+            },
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_RETRY).await;

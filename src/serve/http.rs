@@ -37,7 +37,7 @@ pub fn gateway(
             body_timeout: Duration::from_millis(config.http.body_timeout_ms),
             record_bytes_max: config.limits.record_bytes_max,
         },
-        body_memory: BodyMemory::new(256 * 1024 * 1024),
+        body_memory: BodyMemory::new(config.http.body_memory_bytes_max),
         about: About { installation: Installation::parse(&config.installation)?, instance },
     }))
 }
@@ -47,6 +47,7 @@ pub fn gateway(
 pub fn server_limits(config: &Config) -> ServerLimits {
     ServerLimits {
         connections_max: config.http.connections_max,
+        connections_per_peer_max: config.http.connections_per_peer_max,
         header_timeout: Duration::from_millis(config.http.header_timeout_ms),
         idle_timeout: Duration::from_millis(config.http.idle_timeout_ms),
         drain_timeout: Duration::from_millis(config.timeouts.shutdown_ms),

@@ -13,6 +13,7 @@ async fn raw(gateway: &Arc<Gateway>, head: &str, body: &[u8]) -> String {
     let address = listener.local_addr().unwrap();
     let limits = ServerLimits {
         connections_max: 4,
+        connections_per_peer_max: 4,
         header_timeout: Duration::from_secs(5),
         idle_timeout: Duration::from_secs(5),
         drain_timeout: Duration::from_secs(5),

@@ -17,6 +17,7 @@ struct Served {
 fn limits() -> ServerLimits {
     ServerLimits {
         connections_max: 2,
+        connections_per_peer_max: 2,
         header_timeout: SOON,
         idle_timeout: SOON * 10,
         drain_timeout: Duration::from_secs(5),
