@@ -34,6 +34,8 @@ enum Command {
     /// Prints the configuration as it is in force, secrets hidden, each value with its origin; exit
     /// code 1 if the check fails.
     PrintConfig(PrintConfig),
+    /// Prints the OpenAPI document of the data listener.
+    Openapi,
     /// Brings the database's schema up to date, as its owner.
     Migrate(Migrate),
     /// Keys and hashes.
@@ -95,6 +97,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             block_on(serve::run(config))?
         }
         Command::PrintConfig(how) => return Ok(exit(configuration::print(config, how.json)?)),
+        Command::Openapi => print(&serve::http::openapi()),
         Command::Migrate(migrate) => {
             telemetry::init()?;
             block_on(async move { serve::migrate(&migrate.database_url).await })?
@@ -151,6 +154,7 @@ mod tests {
             &["keys", "generate", "--out", "x"],
             &["keys", "hash"],
             &["token", "worker"],
+            &["openapi"],
             &["audit", "--topic", "t"],
         ] {
             let line = ["fencepost"].iter().chain(command).chain(&["--config", "c"]);

@@ -8,6 +8,7 @@ pub mod credential;
 pub mod identity;
 mod json;
 mod leases;
+pub mod openapi;
 mod operations;
 mod ops;
 pub mod pattern;
@@ -94,6 +95,7 @@ pub struct Gateway {
 /// What workers call.
 pub fn data_router(gateway: Arc<Gateway>) -> Router {
     let routes = Router::new()
+        .route("/openapi.json", get(openapi::serve))
         .route("/v1/leases", get(operations::list))
         .route("/v1/leases/{lease}", get(leases::inspect))
         .route("/v1/leases/{lease}/history", get(operations::history))

@@ -5,6 +5,7 @@
 use crate::config::{Config, Sha256Hex};
 use crate::engine::Engine;
 use crate::http::identity::Worker;
+use crate::http::openapi::document;
 use crate::http::pattern::Pattern;
 use crate::http::records::Topics;
 use crate::http::server::ServerLimits;
@@ -40,6 +41,12 @@ pub fn gateway(
         body_memory: BodyMemory::new(config.http.body_memory_bytes_max),
         about: About { installation: Installation::parse(&config.installation)?, instance },
     }))
+}
+
+/// The OpenAPI document, as it is committed.
+#[must_use]
+pub fn openapi() -> String {
+    format!("{:#}", document())
 }
 
 /// Bounds of connections.
