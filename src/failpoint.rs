@@ -1,4 +1,4 @@
-//! Fail points: places where a test build kills or freezes its own process.
+//! Fail points: places where a test build kills or freezes its own process, or waits a while.
 //!
 //! Owns their names and the armed list. Without the feature `failpoints` a hit is nothing at all,
 //! and the binary does not hold this module's mark (`deploy/local/test` looks for it).
@@ -7,6 +7,10 @@
 mod armed {
     use nix::sys::signal::{Signal, raise};
     use std::sync::Mutex;
+    use std::time::Duration;
+
+    /// Longest pause: one that a test forgets ends by itself.
+    const PAUSE_MS_MAX: u64 = 10_000;
 
     /// What a hit does.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
@@ -16,6 +20,8 @@ mod armed {
         Kill,
         /// SIGSTOP to the own process; SIGCONT lets it go on.
         Stop,
+        /// Waits there for `pause_ms`; everything else goes on.
+        Pause,
     }
 
     /// One armed fail point; it fires once.
@@ -31,6 +37,9 @@ mod armed {
         /// How many hits to let pass first.
         #[serde(default)]
         pub skip: u32,
+        /// How long a pause takes.
+        #[serde(default)]
+        pub pause_ms: u64,
     }
 
     static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
@@ -58,10 +67,16 @@ mod armed {
         let signal = match point.action {
             Action::Kill => Signal::SIGKILL,
             Action::Stop => Signal::SIGSTOP,
+            Action::Pause => return pause(Duration::from_millis(point.pause_ms.min(PAUSE_MS_MAX))),
         };
         if let Err(error) = raise(signal) {
             tracing::error!(%error, "fail point could not raise its signal");
         }
+    }
+
+    /// On a thread of the runtime the tasks that wait for it are handed to another one first.
+    fn pause(how_long: Duration) {
+        tokio::task::block_in_place(|| std::thread::sleep(how_long));
     }
 }
 

@@ -82,6 +82,9 @@ env_text() { # SECOND: true or false
   env_line POSTGRES_DATA "$PG_DATA"
   env_line KAFKA_BOOTSTRAP "$KAFKA_BOOTSTRAP"
   env_line KAFKA_PID_FILE "$KAFKA_PID_FILE"
+  # For tests that start a broker of their own.
+  env_line KAFKA_JARS "$KAFKA_JARS"
+  env_line KAFKA_JAVA "$(find_java)"
   # Pairs bound:advertised.
   printf 'KAFKA_CHAOS=%s\n' "$chaos"
   env_line WORKER_TOKEN "$WORKER_TOKEN"

@@ -16,12 +16,20 @@ pub struct Gateway {
     pub admin: u16,
     log: PathBuf,
     config: PathBuf,
+    /// What starts it, if it is not started by itself.
+    program: &'static [&'static str],
 }
 
 impl Gateway {
-    pub fn start(config: &Path, log: &Path, port: u16, admin: u16) -> Self {
-        let child = std::sync::Mutex::new(serve(config, log));
-        Self { child, port, admin, log: log.to_owned(), config: config.to_owned() }
+    pub fn start(
+        config: &Path,
+        log: &Path,
+        port: u16,
+        admin: u16,
+        program: &'static [&'static str],
+    ) -> Self {
+        let child = std::sync::Mutex::new(serve(config, log, program));
+        Self { child, port, admin, log: log.to_owned(), config: config.to_owned(), program }
     }
 
     pub fn client(&self) -> Client {
@@ -57,7 +65,16 @@ impl Gateway {
 
     /// Arms a fail point of this process.
     pub fn arm(&self, name: &str, lease: &str, action: &str, skip: u32) {
-        let body = json!({ "name": name, "lease": lease, "action": action, "skip": skip });
+        self.arm_with(json!({ "name": name, "lease": lease, "action": action, "skip": skip }));
+    }
+
+    /// Arms a fail point at which one caller waits.
+    pub fn pause(&self, name: &str, lease: &str, ms: u64) {
+        let pause = json!({ "name": name, "lease": lease, "action": "pause", "pause_ms": ms });
+        self.arm_with(pause);
+    }
+
+    fn arm_with(&self, body: serde_json::Value) {
         let answer = self.admin_client().post("/failpoints", None, &[], &body);
         assert_eq!(answer.status, 204, "{answer:?}");
     }
@@ -75,14 +92,20 @@ impl Gateway {
     }
 
     pub fn wait_dead(&self) {
-        wait_for("the gateway is dead", Duration::from_secs(20), || {
-            self.child.lock().unwrap().try_wait().unwrap().map(drop)
+        self.wait_exit(Duration::from_secs(20));
+    }
+
+    /// Its exit code; `None` if a signal ended it.
+    pub fn wait_exit(&self, within: Duration) -> Option<i32> {
+        let ended = wait_for("the gateway is dead", within, || {
+            self.child.lock().unwrap().try_wait().unwrap()
         });
+        ended.code()
     }
 
     /// Starts the same gateway again after its death.
     pub fn restart(&self) {
-        let child = serve(&self.config, &self.log);
+        let child = serve(&self.config, &self.log, self.program);
         *self.child.lock().unwrap() = child;
         self.wait_ready();
     }
@@ -102,10 +125,12 @@ impl Drop for Gateway {
     }
 }
 
-fn serve(config: &Path, log: &Path) -> Child {
+fn serve(config: &Path, log: &Path, program: &[&str]) -> Child {
     let log = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_fencepost"))
-        .args(["serve", "--config", config.to_str().unwrap()])
+    let gateway = [env!("CARGO_BIN_EXE_fencepost"), "serve", "--config", config.to_str().unwrap()];
+    let words = [program, &gateway].concat();
+    Command::new(words[0])
+        .args(&words[1..])
         .stdout(log.try_clone().unwrap())
         .stderr(Stdio::from(log))
         .spawn()

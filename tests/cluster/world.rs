@@ -77,8 +77,12 @@ pub struct Options {
     pub bootstrap: Option<String>,
     /// Host and port of Postgres as the gateways see it.
     pub postgres: Option<(String, u16)>,
+    /// A broker of the test's own, with which the world makes and reads its topics.
+    pub broker: Option<String>,
     /// Lines for the configuration's [kafka.client] table and others, as they are.
     pub extra: String,
+    /// Texts of the configuration to put others in place of.
+    pub swaps: Vec<(&'static str, &'static str)>,
 }
 
 pub struct World {
@@ -126,9 +130,8 @@ impl World {
             gateway_url,
         };
         world.create_topic(&world.topic, 3, &[]);
-        let ledger = format!("ledger.{}", world.name);
         world.create_topic(
-            &ledger,
+            &world.ledger(),
             4,
             &[
                 ("cleanup.policy", "compact"),
@@ -156,8 +159,17 @@ impl World {
         text
     }
 
+    /// Where the tests themselves reach Kafka.
+    pub fn broker(&self) -> String {
+        self.options.broker.clone().unwrap_or_else(|| stack("KAFKA_BOOTSTRAP"))
+    }
+
+    pub fn ledger(&self) -> String {
+        format!("ledger.{}", self.name)
+    }
+
     pub fn admin(&self) -> AdminClient<DefaultClientContext> {
-        ClientConfig::new().set("bootstrap.servers", stack("KAFKA_BOOTSTRAP")).create().unwrap()
+        ClientConfig::new().set("bootstrap.servers", self.broker()).create().unwrap()
     }
 
     pub fn create_topic(&self, topic: &str, partitions: i32, config: &[(&str, &str)]) {
@@ -176,7 +188,7 @@ impl World {
     }
 
     fn config(&self, name: &str, port: u16, admin: u16) -> PathBuf {
-        let bootstrap = self.options.bootstrap.clone().unwrap_or_else(|| stack("KAFKA_BOOTSTRAP"));
+        let bootstrap = self.options.bootstrap.clone().unwrap_or_else(|| self.broker());
         let hash = |token: &str| {
             use sha2::Digest;
             sha2::Sha256::digest(token).iter().fold(String::new(), |mut s, b| {
@@ -184,7 +196,7 @@ impl World {
                 s
             })
         };
-        let text = format!(
+        let mut text = format!(
             r#"installation = "{installation}"
 [http]
 listen = "127.0.0.1:{port}"
@@ -225,16 +237,25 @@ request_ms = 10000
             ops = hash(OPS),
             extra = self.options.extra,
         );
+        for (old, new) in &self.options.swaps {
+            assert!(text.contains(old), "{old} is not in the configuration");
+            text = text.replacen(old, new, 1);
+        }
         let path = self.dir.path().join(format!("{name}.toml"));
         fs::write(&path, text).unwrap();
         path
     }
 
     pub fn gateway(&self, name: &str) -> Gateway {
+        self.gateway_in(name, &[])
+    }
+
+    /// A gateway that another program starts.
+    pub fn gateway_in(&self, name: &str, program: &'static [&'static str]) -> Gateway {
         let (port, admin) = (free_port(), free_port());
         let config = self.config(name, port, admin);
         let log = self.dir.path().join(format!("{name}.log"));
-        let gateway = Gateway::start(&config, &log, port, admin);
+        let gateway = Gateway::start(&config, &log, port, admin, program);
         gateway.wait_ready();
         gateway
     }
@@ -246,7 +267,7 @@ request_ms = 10000
 
     pub fn read_topic(&self, topic: &str) -> Vec<Seen> {
         let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", stack("KAFKA_BOOTSTRAP"))
+            .set("bootstrap.servers", self.broker())
             .set("isolation.level", "read_committed")
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true")
@@ -280,7 +301,7 @@ request_ms = 10000
     /// Waits until the last stable offset is the end: no transaction of this partition is open.
     fn wait_decided(&self, consumer: &BaseConsumer, topic: &str, partition: i32) {
         let plain: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", stack("KAFKA_BOOTSTRAP"))
+            .set("bootstrap.servers", self.broker())
             .set("isolation.level", "read_uncommitted")
             .create()
             .unwrap();

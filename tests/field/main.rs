@@ -30,6 +30,23 @@ mod credentials;
 mod hangups;
 mod lease_rules;
 mod names;
+mod operations;
+mod raw;
 mod records;
 mod recovery;
+mod sessions;
 mod stopping;
+mod transactions;
+
+/// A proxy on one of the broker's listeners that advertise another port than they bind.
+fn kafka_proxy() -> chaos_proxy::ChaosProxy {
+    let pairs = world::stack("KAFKA_CHAOS");
+    let within = std::time::Duration::from_secs(300);
+    world::wait_for("a chaos listener is free", within, || {
+        pairs.split(',').find_map(|pair| {
+            let (bound, advertised) = pair.split_once(':').unwrap();
+            let (port, target) = (advertised.parse().unwrap(), format!("127.0.0.1:{bound}"));
+            chaos_proxy::ChaosProxy::start(port, &target, chaos_proxy::Framing::Kafka).ok()
+        })
+    })
+}

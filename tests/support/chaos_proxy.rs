@@ -73,6 +73,10 @@ struct State {
     counts: HashMap<i16, usize>,
     held: Vec<Vec<u8>>,
     applied: usize,
+    lag: Duration,
+    /// What the next lag is drawn from.
+    draws: u64,
+    slow_replies: HashMap<i16, Duration>,
     connections: Vec<(TcpStream, TcpStream)>,
     closed: bool,
 }
@@ -101,6 +105,9 @@ impl ChaosProxy {
             counts: HashMap::new(),
             held: Vec::new(),
             applied: 0,
+            lag: Duration::ZERO,
+            draws: 0,
+            slow_replies: HashMap::new(),
             connections: Vec::new(),
             closed: false,
         };
@@ -128,6 +135,16 @@ impl ChaosProxy {
             state.cut_all();
         }
         self.shared.changed.notify_all();
+    }
+
+    /// Whatever passes comes up to so much later, some of it more and some less.
+    pub fn set_lag(&self, most: Duration) {
+        self.shared.state().lag = most;
+    }
+
+    /// The answers to requests of this api come so much later.
+    pub fn slow_replies(&self, api: i16, by: Duration) {
+        self.shared.state().slow_replies.insert(api, by);
     }
 
     /// Applies an action to the next request of this api.
@@ -235,9 +252,16 @@ impl Shared {
         }
     }
 
-    /// Waits while frozen.
+    /// Waits for a lag, and while frozen.
     fn gate(&self) -> io::Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        if !state.lag.is_zero() {
+            state.draws = state.draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let lag = state.lag.mul_f64((state.draws >> 40) as f64 / (1 << 24) as f64);
+            drop(state);
+            std::thread::sleep(lag);
+            state = self.state();
+        }
         let frozen = |s: &mut State| s.mode == Mode::Freeze && !s.closed;
         let state = self.changed.wait_while(state, frozen).unwrap();
         if state.closed || state.mode == Mode::Refuse {
@@ -259,6 +283,7 @@ impl Shared {
             let frame = read_frame(&mut client)?;
             self.gate()?;
             let api = frame.get(4..6).map_or(-1, |b| i16::from_be_bytes([b[0], b[1]]));
+            muted.lock().unwrap().asked.insert(frame.get(8..12).map(<[u8]>::to_vec), api);
             let action = self.state().verdict(api);
             match action {
                 None => broker.write_all(&frame)?,
@@ -304,7 +329,13 @@ impl Shared {
             let frame = read_frame(&mut broker)?;
             self.gate()?;
             let mut muted = muted.lock().unwrap();
-            if muted.on {
+            let asked = muted.asked.remove(&frame.get(4..8).map(<[u8]>::to_vec));
+            let late = asked.and_then(|api| self.state().slow_replies.get(&api).copied());
+            if let Some(late) = late {
+                drop(muted);
+                std::thread::sleep(late);
+                client.write_all(&frame)?;
+            } else if muted.on {
                 muted.swallowed = true;
             } else {
                 drop(muted);
@@ -349,6 +380,8 @@ impl Shared {
 struct Muted {
     on: bool,
     swallowed: bool,
+    /// Which api the answer to a correlation id belongs to.
+    asked: HashMap<Option<Vec<u8>>, i16>,
 }
 
 /// A frame with its length in front.
