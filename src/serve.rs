@@ -19,11 +19,13 @@ use crate::protocol::batch::BatchLimits;
 use crate::protocol::lease::InstanceId;
 use crate::protocol::ledger::LEDGER_RECORD_MAX;
 use crate::protocol::transactional_id::Installation;
+use crate::telemetry;
 use anyhow::Context as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Between two attempts to reach a store at the start.
@@ -37,7 +39,7 @@ const RECORD_OVERHEAD: usize = 64 * 1024;
 
 /// Serves until the process is told to stop.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+    let signals = Signals::listen()?;
     let instance = InstanceId(uuid::Uuid::new_v4().into_bytes());
     let kafka = KafkaLog::start(kafka_options(&config, instance)).context("kafka")?;
     let starting = async {
@@ -49,7 +51,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let (store, partitions) = tokio::select! {
         biased;
-        () = signals.first() => return Ok(()),
+        () = signals.came(1) => return Ok(()),
         started = starting => started?,
     };
     let settings = engine_settings(&config, instance, partitions)?;
@@ -69,18 +71,22 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let draining = engine.clone();
     let mut stopped_at = None;
     let stop = async {
-        signals.first().await;
+        signals.came(1).await;
         tracing::info!("stopping: no new work is taken");
         draining.stop_accepting();
         stopped_at = Some(Instant::now());
     };
-    serve(listeners, gateway, http::server_limits(&config), stop).await;
+    tokio::select! {
+        () = serve(listeners, gateway, http::server_limits(&config), stop) => {}
+        () = signals.came(2) => tracing::warn!("told again: requests under way are left"),
+    }
     // What the drain of requests has left of the one deadline, and a moment in any case.
     let drained = stopped_at.map_or(Duration::ZERO, |at| at.elapsed());
     let grace = ms(config.timeouts.shutdown_ms).saturating_sub(drained).max(STOP_LEAST);
     let ended = tokio::select! {
+        biased;
         ended = engine.shut_down(grace) => ended,
-        () = signals.first() => false,
+        () = signals.came(2) => false,
     };
     if !ended {
         tracing::warn!("stopped before every lease was closed; the next open decides what is left");
@@ -211,23 +217,30 @@ fn engine_settings(
     })
 }
 
-/// SIGTERM and SIGINT: the first one begins the stop, a second one hastens it.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
+/// SIGTERM and SIGINT: the first one begins the stop, a second one hastens it, at whatever it is.
+struct Signals(watch::Receiver<u32>);
 
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let term = signal(SignalKind::terminate()).context("SIGTERM")?;
-        let int = signal(SignalKind::interrupt()).context("SIGINT")?;
-        Ok(Self { term, int })
+    fn listen() -> anyhow::Result<Self> {
+        let mut term = signal(SignalKind::terminate()).context("SIGTERM")?;
+        let mut int = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let (count, counted) = watch::channel(0u32);
+        drop(telemetry::spawn("signals", async move {
+            loop {
+                tokio::select! {
+                    _ = term.recv() => {}
+                    _ = int.recv() => {}
+                }
+                count.send_modify(|n| *n = n.saturating_add(1));
+            }
+        }));
+        Ok(Self(counted))
     }
 
-    async fn first(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
+    /// So many have come.
+    async fn came(&self, least: u32) {
+        if self.0.clone().wait_for(|n| *n >= least).await.is_err() {
+            tracing::error!("signals are not heard any more");
         }
     }
 }

@@ -35,6 +35,7 @@ mod raw;
 mod records;
 mod recovery;
 mod sessions;
+mod slow_clients;
 mod stopping;
 mod transactions;
 

@@ -6,6 +6,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+/// The deadlines of a head and of a body in tests that swap them into the configuration.
+pub const HEAD: Duration = Duration::from_millis(1_500);
+pub const BODY: Duration = Duration::from_millis(2_000);
+pub const DEADLINES: (&str, &str) =
+    ("[postgres]", "header_timeout_ms = 1500\nbody_timeout_ms = 2000\n[postgres]");
+/// What anything takes on a busy machine.
+pub const MOMENT: Duration = Duration::from_secs(1);
+
 /// A request in its two parts.
 pub struct Request {
     pub head: String,
