@@ -128,6 +128,11 @@ pub fn decide(
     if redo && known.last.as_ref().is_some_and(|last| last.token != row.token) {
         return Decision::Quarantine("the batch to redo has another token than the fence row");
     }
+    // A token is installed only after its state record was committed, and compaction keeps the last
+    // record of a lease: without one, a lost ledger would pass for that of a lease that is unused.
+    if known.top_token() < row.token {
+        return Decision::Quarantine("the ledger does not know the fence row's token");
+    }
     match kind {
         OpenKind::Acquire if known.top_token() >= token => {
             Decision::Quarantine("the token sequence went back: the ledger has this token already")

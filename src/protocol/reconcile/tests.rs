@@ -98,6 +98,19 @@ fn a_ledger_behind_the_row_quarantines() {
     }
 }
 
+/// F26: the batch that is to be redone may be what was lost.
+#[test]
+fn a_ledger_without_the_rows_token_is_a_lost_one_and_quarantines() {
+    for kind in KINDS {
+        for known in [Knowledge::default(), known(4, 0, 0)] {
+            assert!(quarantines(&on(kind, &row(5, 0), &known), "does not know"), "{kind:?}");
+        }
+        // A batch record alone, its state record compacted away, is enough.
+        let batch_only = known(0, 3, 5);
+        assert_eq!(on(kind, &row(5, 3), &batch_only), Decision::Go { redo: false }, "{kind:?}");
+    }
+}
+
 #[test]
 fn a_ledger_two_batches_ahead_quarantines() {
     for kind in KINDS {
@@ -143,10 +156,10 @@ fn a_reopen_of_a_token_that_the_ledger_gave_to_another_owner_quarantines() {
     let mut known = known(5, 3, 5);
     known.owner = Some(owner("other"));
     assert!(quarantines(&on(OpenKind::Reopen, &row(5, 3), &known), "another owner"));
-    // The owner of an older token is nobody's business.
+    // Not so if the row's own token is not there at all: then the ledger has lost something.
     let mut older = self::known(4, 3, 4);
     older.owner = Some(owner("other"));
-    assert_eq!(on(OpenKind::Reopen, &row(5, 3), &older), Decision::Go { redo: false });
+    assert!(quarantines(&on(OpenKind::Reopen, &row(5, 3), &older), "does not know"));
 }
 
 #[test]
@@ -231,6 +244,7 @@ proptest! {
             known.incarnation.0 > 2,
             last < seq || last > seq + 1,
             known.batch_token.0 > token || (redo && redo_token != token),
+            top < token,
             kind == OpenKind::Acquire && top >= t,
             reopen && top == t && other,
         ];

@@ -41,7 +41,10 @@ fn no_lock_is_taken_before_the_tail_has_read_the_partition() {
 fn a_burnt_token_is_drawn_again_at_most_eight_times_and_nothing_is_written() {
     let mut rig = Rig::acquired();
     rig.world.expire();
-    rig.world.rows.fence.token = FencingToken(9);
+    rig.world.sequence = 8;
+    let (ticket, _) = rig.acquire(acquire("w"));
+    rig.assert_granted(ticket, 9);
+    rig.world.expire();
     rig.world.sequence = 1;
     let (_, trace) = rig.acquire(acquire("x"));
     assert_eq!(trace.matches("DrawToken").count(), 8, "{trace}");
