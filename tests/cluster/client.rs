@@ -158,11 +158,7 @@ impl Client {
                 _ => panic!("acquire: {answer:?}"),
             }
         });
-        Holder {
-            lease: lease.to_owned(),
-            token: body["token"].as_str().unwrap().parse().unwrap(),
-            credential: body["credential"].as_str().unwrap().to_owned(),
-        }
+        Holder::of(&body)
     }
 
     pub fn records(&self, holder: &Holder, id: &str, records: &Value) -> Answer {
@@ -197,4 +193,13 @@ pub struct Holder {
     pub lease: String,
     pub token: u64,
     pub credential: String,
+}
+
+impl Holder {
+    /// By the answer to an acquire.
+    pub fn of(body: &Value) -> Self {
+        let text = |member: &str| body[member].as_str().unwrap().to_owned();
+        let token = text("token").parse().unwrap();
+        Self { lease: text("lease"), token, credential: text("credential") }
+    }
 }

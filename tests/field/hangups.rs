@@ -39,11 +39,7 @@ fn scene(kafka: &ChaosProxy, postgres_port: u16) -> Scene {
     let holders = (0..LEASES).map(|lease| {
         let more = json!({ "ttl_ms": 600_000 });
         let body = client.acquire(&name(lease), &format!("w{lease}"), more).expect(200);
-        Mutex::new(Holder {
-            lease: name(lease),
-            token: body["token"].as_str().unwrap().parse().unwrap(),
-            credential: body["credential"].as_str().unwrap().to_owned(),
-        })
+        Mutex::new(Holder::of(&body))
     });
     let holders = holders.collect();
     let (posted, counts) = (Mutex::default(), Mutex::default());

@@ -162,11 +162,7 @@ impl Scene {
             assert_ne!(answer.status, 0, "{answer:?}");
             (answer.status == 200).then_some(answer.body)
         });
-        *self.holders[lease].lock().unwrap() = Holder {
-            lease: name(lease),
-            token: body["token"].as_str().unwrap().parse().unwrap(),
-            credential: body["credential"].as_str().unwrap().to_owned(),
-        };
+        *self.holders[lease].lock().unwrap() = Holder::of(&body);
     }
 
     /// Does it for every lease, eight at a time.
