@@ -26,6 +26,7 @@ mod gateway;
 mod world;
 
 mod bodies;
+mod codes;
 mod credentials;
 mod hangups;
 mod lease_rules;

@@ -21,6 +21,10 @@ def whole(value):
     return value
 
 
+def is_topic(value):
+    return isinstance(value, str) and TOPIC.fullmatch(value) and value not in (".", "..")
+
+
 @schemathesis.hook
 def map_body(context, body):
     body = whole(body)
@@ -33,7 +37,7 @@ def map_body(context, body):
         if isinstance(records, list) and next(NUMBER) % 4:
             # Most go to a topic that is there, so that they get as far as Kafka.
             for record in records:
-                if isinstance(record, dict) and isinstance(record.get("topic"), str):
+                if isinstance(record, dict) and is_topic(record.get("topic")):
                     record["topic"] = os.environ["DEMO_TOPIC"]
                     if type(record.get("partition")) is int and record["partition"] >= 0:
                         record["partition"] %= 3
@@ -44,6 +48,7 @@ def map_body(context, body):
 
 
 KEY = "Idempotency-Key"
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 VALID_KEY = re.compile(r"[!-~]{1,180}")
 
 

@@ -7,7 +7,9 @@
 use super::types::*;
 use super::{DOUBT_BACKOFF_MAX_MS, LeaseMachine};
 use crate::protocol::batch::Waiting;
+use crate::protocol::operation::OperationId;
 use crate::protocol::refusal::{Refusal, SideEffect};
+use std::collections::BTreeSet;
 
 impl LeaseMachine {
     /// An operation still waiting at its deadline is dropped, never sent.
@@ -121,7 +123,8 @@ impl LeaseMachine {
         }
     }
 
-    /// Refuses those that were not sent; those in doubt wait for the next attempt.
+    /// Refuses those that were not sent; those in doubt wait for the next attempt, and with them
+    /// those that have joined one of them by its id.
     pub(in crate::protocol::machine) fn refuse_waiting(
         &mut self,
         refusal: &Refusal,
@@ -129,8 +132,10 @@ impl LeaseMachine {
         out: &mut Vec<Effect>,
     ) {
         let final_no = matches!(refusal, Refusal::Quarantined);
+        let in_doubt = self.pending.iter().filter(|w| w.in_doubt);
+        let in_doubt: BTreeSet<OperationId> = in_doubt.map(|w| w.id.clone()).collect();
         self.pending.retain(|w| {
-            let stays = w.in_doubt && !final_no;
+            let stays = in_doubt.contains(&w.id) && !final_no;
             if !stays {
                 out.push(Effect::Reply(w.ticket, Reply::Refused(refusal.clone())));
             }

@@ -265,6 +265,24 @@ fn an_operation_in_doubt_waits_with_back_off_until_its_deadline() {
     assert!((8..40).contains(&attempts), "{attempts}");
 }
 
+#[test]
+fn an_operation_that_joined_one_in_doubt_waits_with_it() {
+    let mut rig = Rig::acquired();
+    rig.world.fault("EndTxn", Fault::Fail);
+    (0..2).for_each(|_| rig.world.fault("OpenProducer", Fault::Fail));
+    let tickets = ["a", "a", "b"].map(|id| rig.queue(id));
+    rig.run(Event::Go);
+    assert_eq!(*rig.refusal(tickets[2]), Refusal::KafkaUnavailable);
+    assert_eq!(rig.machine.waiting(), 2);
+    while let Some(at) = rig.machine.resume_at() {
+        rig.at = at;
+        rig.run(Event::Go);
+    }
+    rig.assert_produced(tickets[0], false);
+    rig.assert_produced(tickets[1], true);
+    rig.world.assert_promises();
+}
+
 /// MODEL-2 H14: else two gateways behind a balancer take the lock from each other for ever.
 #[test]
 fn a_row_that_is_not_the_handles_ends_the_session_before_the_opens_lock() {
