@@ -41,8 +41,9 @@ pub struct Posted {
 }
 
 pub struct Scene {
-    pub world: World,
+    /// First, for it is dropped first: its sessions would keep the world's database.
     pub gateway: Gateway,
+    pub world: World,
     pub second: String,
     pub holders: Vec<Mutex<Holder>>,
     pub posted: Mutex<Vec<Posted>>,

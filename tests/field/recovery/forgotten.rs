@@ -19,7 +19,7 @@ producer.id.expiration.check.interval.ms=1000
 log.cleaner.backoff.ms=200";
 
 struct Scene {
-    /// Last in use, so first in the list: fields are dropped in their order.
+    /// First, for they are dropped first; the broker goes last.
     g1: Gateway,
     g2: Gateway,
     world: World,
