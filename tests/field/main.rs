@@ -35,6 +35,7 @@ mod operations;
 mod raw;
 mod records;
 mod recovery;
+mod repeats;
 mod sessions;
 mod slow_clients;
 mod stopping;

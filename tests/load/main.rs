@@ -19,6 +19,7 @@
 mod client;
 #[path = "../cluster/gateway.rs"]
 mod gateway;
+mod purge;
 mod raw;
 #[path = "../cluster/world.rs"]
 mod world;
