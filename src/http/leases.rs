@@ -12,6 +12,7 @@ use crate::http::problem::{Code, Problem};
 use crate::http::{Gateway, Settings};
 use crate::protocol::fence::Credential;
 use crate::protocol::lease::{DbTime, LeaseName, Owner, RequestId};
+use crate::protocol::refusal::Refusal;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -111,15 +112,19 @@ pub(super) async fn inspect(
 ) -> Result<Json<LeaseBody>, Problem> {
     let answer = async {
         let view = gateway.engine.inspect(lease.clone()).await?;
-        check_unexpired(credential.as_ref(), view.now)?;
+        check_times(credential.as_ref(), view.now)?;
         Ok(lease_body(view))
     };
     answer.await.map(Json).map_err(|problem: Problem| problem.on(&lease))
 }
 
-/// A look at a lease is no call that an expired credential may still make.
-fn check_unexpired(credential: Option<&Credential>, now: DbTime) -> Result<(), Problem> {
-    if credential.is_none_or(|c| c.expires_s > now.seconds()) {
+/// A look at a lease is no call that a credential may make before or after its time.
+fn check_times(credential: Option<&Credential>, now: DbTime) -> Result<(), Problem> {
+    let Some(credential) = credential else { return Ok(()) };
+    if credential.is_from_later(now) {
+        return Err(Refusal::CredentialNotYet.into());
+    }
+    if credential.expires_s > now.seconds() {
         return Ok(());
     }
     Err(Problem::new(Code::CredentialExpired, "renew or acquire the lease for a new one"))

@@ -91,7 +91,8 @@ pub(super) async fn lock(session: &mut Session, lease: &LeaseName) -> Result<boo
 /// checks again with the same `judged`. GREATEST: never shorter, and two renews never add up.
 ///
 /// A credential that is over renews nothing, by the same clock: an old one left behind by a renew
-/// would keep a lease alive that its holder has lost sight of.
+/// would keep a lease alive that its holder has lost sight of. One that does not hold yet renews
+/// nothing either.
 ///
 /// The fence row is read unlocked in that older snapshot. That is enough: its token, owner and
 /// incarnation must be the credential's, and an install of another token also changes the lease
@@ -120,6 +121,7 @@ pub(super) async fn renew(
                AND judged.token = $2 AND judged.owner = $3 AND judged.token > 0
                AND NOT judged.released AND judged.now < judged.expires_at
                AND extract(epoch FROM judged.now) < $6::bigint
+               AND extract(epoch FROM judged.now) >= $7::bigint
                AND fences.token = $2 AND fences.owner = $3 AND fences.incarnation = $4
                AND fences.quarantine IS NULL
            RETURNING leases.identity, leases.ttl_ms, leases.request_id,
@@ -131,6 +133,7 @@ pub(super) async fn renew(
         big(credential.incarnation.0),
         request.ttl_ms.map(big),
         credential.expires_s,
+        credential.issued_s,
     )
     .fetch_optional(session.conn()?)
     .await?;

@@ -88,8 +88,17 @@ pub struct Credential {
     pub incarnation: Incarnation,
     /// When it is over, in whole seconds since 1970 (JWT `exp`).
     pub expires_s: i64,
-    /// When it was made, in whole seconds since 1970 (JWT `iat`).
+    /// When it was made and from when it holds, in whole seconds since 1970 (JWT `iat` and `nbf`).
     pub issued_s: i64,
+}
+
+impl Credential {
+    /// Made later than the database's clock says it is. Only `exp` is ever forgiven, so such a one
+    /// is told nothing, not even of an operation that was found.
+    #[must_use]
+    pub fn is_from_later(&self, now: DbTime) -> bool {
+        self.issued_s > now.seconds()
+    }
 }
 
 /// Verdict on an operation under the lock.
@@ -105,7 +114,8 @@ pub enum Verdict {
     Ahead,
 }
 
-/// Judges one operation. The order is the rule: found first, then the token, then the lease.
+/// Judges one operation. The order is the rule: a credential that does not hold yet is none; then
+/// found first, then the token, then the lease.
 #[must_use]
 pub fn judge(
     locked: &Locked,
@@ -114,6 +124,9 @@ pub fn judge(
     fingerprint: &Fingerprint,
     retention_s: i64,
 ) -> Verdict {
+    if credential.is_from_later(locked.now) {
+        return Verdict::Refused(Refusal::CredentialNotYet);
+    }
     if let Some(stored) = locked.found.iter().find(|s| s.accepted.id == *id) {
         return if stored.accepted.fingerprint == *fingerprint {
             Verdict::Replay(stored.clone())
@@ -196,6 +209,9 @@ pub enum Standing {
 pub fn standing(locked: &Locked, credential: &Credential, retention_s: i64) -> Standing {
     let (fence, lease) = (&locked.fence, &locked.lease);
     let current = fence.token;
+    if credential.is_from_later(locked.now) {
+        return Standing::Over(Refusal::CredentialNotYet);
+    }
     let aged = is_aged(credential, locked.now, retention_s);
     let provable = if aged { SideEffect::Maybe } else { SideEffect::None };
     if fence.quarantine.is_some() {

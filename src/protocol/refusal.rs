@@ -74,6 +74,8 @@ pub enum Refusal {
     },
     /// The credential is over while its lease lives on (a renew gave a newer one).
     CredentialExpired,
+    /// The credential is not valid yet, by the database's clock.
+    CredentialNotYet,
     /// This operation id is committed with other records.
     OperationConflict,
     /// An operation id whose own time is further back than operations are remembered: whether it
@@ -142,6 +144,7 @@ impl Refusal {
             // To one with a credential a row that is gone is a row that went back.
             Self::LeaseNotFound
             | Self::CredentialExpired
+            | Self::CredentialNotYet
             | Self::Quarantined
             | Self::PostgresUnavailable
             | Self::KafkaUnavailable

@@ -80,6 +80,17 @@ async fn a_credential_that_is_over_renews_nothing_though_its_lease_lives_on() {
 }
 
 #[tokio::test]
+async fn a_credential_that_is_not_valid_yet_renews_nothing() {
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    let token = held(&store, 60_000).await;
+    let now = view(&store).await.now.seconds();
+    let of = |issued_s| Credential { issued_s, ..credential(token) };
+    assert_refused(&store, of(now + 60)).await;
+    assert!(matches!(renew(&store, of(now), None).await, Renewed::Extended { .. }));
+}
+
+#[tokio::test]
 async fn a_renew_needs_the_rows_own_token_owner_and_incarnation() {
     let database = Database::migrated().await;
     let store = database.store().await;

@@ -175,17 +175,19 @@ fn a_lease_has_exactly_one_state() {
 }
 
 #[test]
-fn an_expired_credential_does_not_look_at_a_lease() {
-    let credential = |expires_s| Credential {
+fn a_credential_does_not_look_at_a_lease_before_or_after_its_time() {
+    let credential = |issued_s, expires_s| Credential {
         lease: LeaseName::parse("matter.7").unwrap(),
         owner: Owner::stored("a"),
         token: FencingToken(1),
         incarnation: Incarnation(1),
         expires_s,
-        issued_s: 0,
+        issued_s,
     };
-    assert!(check_unexpired(None, DbTime(5_000_000)).is_ok());
-    assert!(check_unexpired(Some(&credential(6)), DbTime(5_999_999)).is_ok());
-    let over = check_unexpired(Some(&credential(6)), DbTime(6_000_000)).unwrap_err();
-    assert_eq!(over.code(), Code::CredentialExpired);
+    let check = |credential, now| check_times(Some(&credential), DbTime(now)).map_err(|p| p.code());
+    assert!(check_times(None, DbTime(5_000_000)).is_ok());
+    assert_eq!(check(credential(5, 6), 5_000_000), Ok(()));
+    assert_eq!(check(credential(5, 6), 5_999_999), Ok(()));
+    assert_eq!(check(credential(5, 6), 6_000_000), Err(Code::CredentialExpired));
+    assert_eq!(check(credential(5, 6), 4_999_999), Err(Code::CredentialInvalid));
 }

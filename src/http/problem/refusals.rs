@@ -34,6 +34,7 @@ impl From<Refusal> for Problem {
             R::CredentialExpired => {
                 with(Code::CredentialExpired, "use the one that the last renew gave")
             }
+            R::CredentialNotYet => with(Code::CredentialInvalid, "not valid yet"),
             R::OperationConflict => {
                 with(Code::OperationConflict, "choose another Idempotency-Key for other records")
             }

@@ -60,6 +60,7 @@ fn every_refusal() -> Vec<(Refusal, &'static str)> {
         (R::LeaseExpired { current, side_effect }, "lease_expired"),
         (R::LeaseReleased { current, side_effect }, "lease_released"),
         (R::CredentialExpired, "credential_expired"),
+        (R::CredentialNotYet, "credential_invalid"),
         (R::OperationConflict, "operation_conflict"),
         (R::OperationTooOld, "operation_too_old"),
         (R::OperationAhead, "invalid_member"),

@@ -157,6 +157,28 @@ fn a_credential_that_is_over_on_a_live_lease_never_writes() {
     assert!(matches!(refused(&locked, &of(NOW_S)), Refusal::LeaseExpired { .. }));
 }
 
+/// Only `exp` is forgiven: not even what is stored is told.
+#[test]
+fn a_credential_that_is_not_valid_yet_is_none_whatever_the_rows_say() {
+    let of = |issued_s| Credential { issued_s, ..credential() };
+    let mut locked = rows();
+    locked.now = DbTime(NOW_S * 1_000_000 + 999_999);
+    assert_eq!(verdict(&locked, &of(NOW_S)), Verdict::Live);
+    assert_eq!(refused(&locked, &of(NOW_S + 1)), Refusal::CredentialNotYet);
+    assert_eq!(Refusal::CredentialNotYet.side_effect(), SideEffect::Maybe);
+    for token in [6, 8] {
+        let token = FencingToken(token);
+        let early = Credential { token, ..of(NOW_S + 1) };
+        assert_eq!(refused(&locked, &early), Refusal::CredentialNotYet);
+    }
+    locked.found = vec![stored(1)];
+    locked.lease.released = true;
+    locked.fence.quarantine = Some("why".to_owned());
+    assert_eq!(refused(&locked, &of(NOW_S + 1)), Refusal::CredentialNotYet);
+    let standing = standing(&locked, &of(NOW_S + 1), RETENTION_S);
+    assert_eq!(standing, Standing::Over(Refusal::CredentialNotYet));
+}
+
 #[test]
 fn a_credential_above_the_row_is_ahead_and_never_stale() {
     for incarnation in [Incarnation(1), Incarnation(2), Incarnation(3)] {
@@ -223,7 +245,7 @@ fn any_rows() -> impl Strategy<Value = Locked> {
 }
 
 fn any_credential() -> impl Strategy<Value = Credential> {
-    let times = (-1i64..2, 0i64..RETENTION_S * 2);
+    let times = (-1i64..2, -2i64..RETENTION_S * 2);
     (1u64..4, 0u64..3, any::<bool>(), times).prop_map(|(token, incarnation, own, (rest, age))| {
         Credential {
             token: FencingToken(token),
@@ -237,14 +259,17 @@ fn any_credential() -> impl Strategy<Value = Credential> {
 }
 
 proptest! {
-    /// Whoever asks, and however late: what is stored is answered, or the conflict is.
+    /// Whoever asks, and however late (but not before the credential's time): what is stored is
+    /// answered, or the conflict is.
     #[test]
     fn a_stored_operation_is_found_before_anything_else_is_judged(
         mut locked in any_rows(), credential in any_credential(), same: bool,
     ) {
         let kept = stored(if same { 1 } else { 2 });
         locked.found = vec![kept.clone()];
-        let expected = if same {
+        let expected = if credential.issued_s > NOW_S {
+            Verdict::Refused(Refusal::CredentialNotYet)
+        } else if same {
             Verdict::Replay(kept)
         } else {
             Verdict::Refused(Refusal::OperationConflict)
@@ -261,7 +286,7 @@ proptest! {
             && credential.owner == locked.fence.owner
             && locked.fence.quarantine.is_none()
             && locked.lease.is_held(locked.now)
-            && credential.expires_s > NOW_S;
+            && (credential.issued_s..credential.expires_s).contains(&NOW_S);
         prop_assert_eq!(verdict(&locked, &credential) == Verdict::Live, holds);
     }
 
