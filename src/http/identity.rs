@@ -7,7 +7,7 @@ use crate::http::Gateway;
 use crate::http::pattern::{self, Pattern};
 use crate::http::problem::{Code, Problem};
 use crate::protocol::fence::Credential;
-use crate::protocol::lease::{Identity, LeaseName, Owner};
+use crate::protocol::lease::{Identity, LeaseName, NameError, Owner};
 use crate::protocol::operation::OperationId;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::HeaderMap;
@@ -111,7 +111,7 @@ impl<S: Send + Sync> FromRequestParts<S> for LeasePath {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let refuse = |detail: String| Problem::parameter("lease", detail);
         let text = path_part(parts, state, "lease").await;
-        let text = text.ok_or_else(|| refuse("a lease name is plain ASCII text".to_owned()))?;
+        let text = text.ok_or_else(|| refuse(NameError::Lease.to_string()))?;
         LeaseName::parse(&text).map(Self).map_err(|rule| refuse(rule.to_string()))
     }
 }

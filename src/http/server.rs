@@ -26,8 +26,9 @@ use tower::ServiceExt;
 
 /// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// Most bytes of a request's head.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most bytes of a request's head. Above what is pasted into a header or a path by mistake (64 KB),
+/// so that it is read whole and gets an answer: beyond this hyper cuts the connection.
+const HEAD_BYTES_MAX: usize = 96 * 1024;
 /// Connections of the admin listener: apart, so that workers cannot take its place.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Wait after a failed accept (no descriptors left, for one).

@@ -63,3 +63,12 @@ async fn a_body_that_stops_coming_is_answered_in_time() {
     assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
     assert!(text.contains("\"slow_body\"") && text.contains("\"maybe\""), "{text}");
 }
+
+#[tokio::test]
+async fn a_credential_as_long_as_a_file_is_answered_and_not_cut_off() {
+    let gateway = gateway();
+    let long = "a".repeat(64 * 1024);
+    let text = raw(&gateway, &head(&gateway, Some(&long), 2), b"{}").await;
+    assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
+    assert!(text.contains("\"credential_invalid\"") && !text.contains("aaaa"), "{text}");
+}
