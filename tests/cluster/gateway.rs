@@ -16,20 +16,24 @@ pub struct Gateway {
     pub admin: u16,
     log: PathBuf,
     config: PathBuf,
+    launch: Launch,
+}
+
+/// Variables that a gateway gets besides the test's own.
+pub type Env = Vec<(&'static str, String)>;
+
+/// How a gateway is started.
+#[derive(Default)]
+pub struct Launch {
     /// What starts it, if it is not started by itself.
-    program: &'static [&'static str],
+    pub program: &'static [&'static str],
+    pub env: Env,
 }
 
 impl Gateway {
-    pub fn start(
-        config: &Path,
-        log: &Path,
-        port: u16,
-        admin: u16,
-        program: &'static [&'static str],
-    ) -> Self {
-        let child = std::sync::Mutex::new(serve(config, log, program));
-        Self { child, port, admin, log: log.to_owned(), config: config.to_owned(), program }
+    pub fn start(config: &Path, log: &Path, port: u16, admin: u16, launch: Launch) -> Self {
+        let child = std::sync::Mutex::new(serve(config, log, &launch));
+        Self { child, port, admin, log: log.to_owned(), config: config.to_owned(), launch }
     }
 
     pub fn client(&self) -> Client {
@@ -105,7 +109,7 @@ impl Gateway {
 
     /// Starts the same gateway again after its death.
     pub fn restart(&self) {
-        let child = serve(&self.config, &self.log, self.program);
+        let child = serve(&self.config, &self.log, &self.launch);
         *self.child.lock().unwrap() = child;
         self.wait_ready();
     }
@@ -125,12 +129,13 @@ impl Drop for Gateway {
     }
 }
 
-fn serve(config: &Path, log: &Path, program: &[&str]) -> Child {
+fn serve(config: &Path, log: &Path, launch: &Launch) -> Child {
     let log = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
     let gateway = [env!("CARGO_BIN_EXE_fencepost"), "serve", "--config", config.to_str().unwrap()];
-    let words = [program, &gateway].concat();
+    let words = [launch.program, &gateway].concat();
     Command::new(words[0])
         .args(&words[1..])
+        .envs(launch.env.iter().map(|(name, value)| (name, value)))
         .stdout(log.try_clone().unwrap())
         .stderr(Stdio::from(log))
         .spawn()

@@ -1,7 +1,7 @@
 //! A world of its own for each test: database, topics, configuration, gateways as child processes,
 //! on the broker and the Postgres that `deploy/local/up --no-gateway` started.
 
-use crate::gateway::Gateway;
+use crate::gateway::{Env, Gateway, Launch};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
@@ -139,7 +139,7 @@ impl World {
                 ("max.message.bytes", "1048576"),
             ],
         );
-        let key = world.dir.path().join("credential.pem");
+        let key = world.key_file();
         world.run(&["keys", "generate", "--out", key.to_str().unwrap()]);
         let config = world.config("0", 0, 0);
         world.run(&["migrate", "--config", config.to_str().unwrap()]);
@@ -166,6 +166,11 @@ impl World {
 
     pub fn ledger(&self) -> String {
         format!("ledger.{}", self.name)
+    }
+
+    /// The key that the gateways sign credentials with.
+    pub fn key_file(&self) -> PathBuf {
+        self.dir.path().join("credential.pem")
     }
 
     pub fn admin(&self) -> AdminClient<DefaultClientContext> {
@@ -232,7 +237,7 @@ request_ms = 10000
             installation = self.name,
             url = self.gateway_url,
             world = self.name,
-            key = self.dir.path().join("credential.pem").display(),
+            key = self.key_file().display(),
             worker = hash(WORKER),
             ops = hash(OPS),
             extra = self.options.extra,
@@ -247,15 +252,24 @@ request_ms = 10000
     }
 
     pub fn gateway(&self, name: &str) -> Gateway {
-        self.gateway_in(name, &[])
+        self.gateway_as(name, Launch::default())
     }
 
     /// A gateway that another program starts.
     pub fn gateway_in(&self, name: &str, program: &'static [&'static str]) -> Gateway {
+        self.gateway_as(name, Launch { program, ..Launch::default() })
+    }
+
+    /// A gateway with variables of its own in its environment.
+    pub fn gateway_with(&self, name: &str, env: Env) -> Gateway {
+        self.gateway_as(name, Launch { env, ..Launch::default() })
+    }
+
+    fn gateway_as(&self, name: &str, launch: Launch) -> Gateway {
         let (port, admin) = (free_port(), free_port());
         let config = self.config(name, port, admin);
         let log = self.dir.path().join(format!("{name}.log"));
-        let gateway = Gateway::start(&config, &log, port, admin, program);
+        let gateway = Gateway::start(&config, &log, port, admin, launch);
         gateway.wait_ready();
         gateway
     }

@@ -36,6 +36,7 @@ mod raw;
 mod records;
 mod recovery;
 mod repeats;
+mod rows;
 mod sessions;
 mod slow_clients;
 mod stopping;
