@@ -64,7 +64,8 @@ impl Engine {
         match judge(&rows, credential, id, &fingerprint, self.deps.settings.retention_s) {
             Verdict::Replay(stored) => Ok(Some(Produced::of(stored, true))),
             Verdict::Refused(
-                refusal @ (Refusal::OperationConflict
+                refusal @ (Refusal::CredentialNotYet
+                | Refusal::OperationConflict
                 | Refusal::StaleToken { .. }
                 | Refusal::LeaseReleased { .. }),
             ) => Err(refusal),

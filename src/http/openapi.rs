@@ -1,7 +1,7 @@
 //! The OpenAPI document of the data listener: built from the catalogue and the limits.
 //!
-//! Owns which call takes what and which codes it may be refused with. `openapi/fencepost-v1.json` is
-//! this document, and a test says so; the gateway serves it at /openapi.json.
+//! Owns which call takes what and which codes it may be refused with. `openapi/fencepost-v1.json`
+//! is this document, and a test says so; the gateway serves it at /openapi.json.
 
 mod schemas;
 
@@ -109,7 +109,7 @@ fn paths() -> Value {
         },
         "/v1/leases/{lease}/renew": {
             "parameters": lease,
-            "post": Call::new("renew", "Extend a held lease: never shorter, never added up", &["fencing"])
+            "post": Call::new("renew", "Extend a lease, never shorten it", &["fencing"])
                 .body("Renew", false)
                 .answer("Granted", &[ALWAYS, BODY, FENCED]),
         },
@@ -134,7 +134,7 @@ fn paths() -> Value {
             "get": Call::new("operation", "What became of an operation", &["ops", "fencing"])
                 .parameter(&query("settle", &json!({
                     "type": "boolean", "default": false,
-                    "description": "Decide it, if the lease has expired: its token never lives again.",
+                    "description": "Decide it, if its lease has expired; the lease is over for good.",
                 })))
                 .answer("Operation", &[ALWAYS, ASKS, OPENS]),
         },

@@ -38,6 +38,9 @@ pub fn outcome(
     retention_s: i64,
 ) -> Outcome {
     let (fence, lease) = (&rows.fence, &rows.lease);
+    if credential.is_some_and(|c| c.is_from_later(rows.now)) {
+        return Outcome::Refused(Refusal::CredentialNotYet);
+    }
     if let Some(stored) = rows.found.iter().find(|s| s.accepted.id == *id) {
         return Outcome::Committed(stored.clone());
     }

@@ -1,15 +1,19 @@
 //! A world of its own for each test: database, topics, configuration, gateways as child processes,
 //! on the broker and the Postgres that `deploy/local/up --no-gateway` started.
 
+#[path = "seen.rs"]
+mod seen;
+
+pub use seen::Seen;
+
 use crate::gateway::{Env, Gateway, Launch};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 use serde_json::Value;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
@@ -56,18 +60,6 @@ pub fn free_port() -> u16 {
         }
     }
     panic!("no free port");
-}
-
-/// One record as a read_committed consumer gets it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    pub topic: String,
-    pub partition: i32,
-    pub offset: i64,
-    pub token: u64,
-    pub operation: String,
-    pub batch: u64,
-    pub value: Option<String>,
 }
 
 /// How a world differs from the usual one.
@@ -361,32 +353,6 @@ impl Drop for World {
         let made = self.made.lock().unwrap();
         let topics: Vec<&str> = made.iter().map(String::as_str).collect();
         drop(block(self.admin().delete_topics(&topics, &AdminOptions::new())));
-    }
-}
-
-impl Seen {
-    fn of(message: &rdkafka::message::BorrowedMessage<'_>) -> Self {
-        let headers: HashMap<String, String> = message
-            .headers()
-            .map(|h| {
-                h.iter()
-                    .map(|h| {
-                        let value = h.value.map(String::from_utf8_lossy).unwrap_or_default();
-                        (h.key.to_owned(), value.into_owned())
-                    })
-                    .collect()
-            })
-            .unwrap_or_default();
-        let number = |key: &str| headers.get(key).and_then(|v| v.parse().ok()).unwrap_or(0);
-        Self {
-            topic: message.topic().to_owned(),
-            partition: message.partition(),
-            offset: message.offset(),
-            token: number("fencepost-token"),
-            operation: headers.get("fencepost-operation").cloned().unwrap_or_default(),
-            batch: number("fencepost-batch"),
-            value: message.payload().map(|v| String::from_utf8_lossy(v).into_owned()),
-        }
     }
 }
 

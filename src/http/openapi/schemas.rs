@@ -34,7 +34,7 @@ pub(super) fn all() -> Value {
                 every reader."
         },
         "Acquire": acquire(&ttl),
-        "Renew": { "type": "object", "additionalProperties": false, "properties": { "ttl_ms": ttl } },
+        "Renew": object(&json!({ "ttl_ms": ttl }), &["ttl_ms"]),
         "Nothing": { "type": "object", "additionalProperties": false, "maxProperties": 0 },
         "Granted": granted(),
         "Released": object(&json!({
@@ -148,8 +148,8 @@ fn payload() -> Value {
         })
     };
     json!({
-        "description": "A string is its UTF-8 bytes, null is Kafka's null (a tombstone as a value), \
-            `json` is its bytes as sent.",
+        "description": "A string is its UTF-8 bytes, null is Kafka's null (a tombstone as a \
+            value), `json` is its bytes as sent.",
         "oneOf": [
             { "type": "string" },
             { "type": "null" },

@@ -127,6 +127,8 @@ fn a_credential_that_a_renew_replaced_and_one_above_the_row_may_not_ask() {
     let replaced = Credential { expires_s: NOW_S, ..credential(7) };
     assert_eq!(told(&held(), Some(&replaced)), Outcome::Refused(Refusal::CredentialExpired));
     assert_eq!(told(&held(), Some(&credential(8))), Outcome::Refused(Refusal::Quarantined));
+    let early = Credential { issued_s: NOW_S + 1, ..credential(7) };
+    assert_eq!(told(&released(), Some(&early)), Outcome::Refused(Refusal::CredentialNotYet));
     // Its lease over, it is the one that needs to know.
     let over = Credential { expires_s: NOW_S, ..credential(7) };
     assert_eq!(told(&released(), Some(&over)), ABSENT);
