@@ -52,7 +52,31 @@ expect "other records with the same key" 422 '.code == "operation_conflict"' -- 
   "$path/records" "${holder[@]}" "${json[@]}" -H 'Idempotency-Key: a' -d "$(records b)"
 expect "a renew" 200 ".token == \"$token\" and .expires_in_ms > 60000" -- \
   "$path/renew" "${holder[@]}" "${json[@]}" -d '{"ttl_ms": 120000}'
+expect "what became of an operation" 200 ".state == \"committed\" and .answer.offsets == $offsets" -- \
+  "$path/operations/a" "${holder[@]}"
+expect "an operation that is not there yet" 200 '.state == "unknown"' -- \
+  "$path/operations/b" "${holder[@]}"
+expect "an identical acquire" 409 '.code == "lease_held" and .retry_after_ms > 0' -- \
+  "$path/acquire" "${worker[@]}" "${json[@]}" -d '{"owner": "w1", "ttl_ms": 60000, "wait_ms": 50}'
 expect "the lease's state" 200 '.state == "held" and .batch_seq == 1' -- "$path" "${holder[@]}"
+
+ops=(-H "Authorization: Bearer $OPS_TOKEN")
+expect "leases by prefix" 200 ".items | length == 1 and .[0].lease == \"$lease\"" -- \
+  "$FENCEPOST_URL/v1/leases?prefix=$lease&limit=10" "${ops[@]}"
+expect "a lease's history" 200 '.items[0].event == "install" and .next == null' -- \
+  "$path/history" "${ops[@]}"
+expect "a list for a worker" 403 '.code == "not_allowed"' -- "$FENCEPOST_URL/v1/leases" "${worker[@]}"
+expect "an unknown parameter" 422 '.parameter == "query"' -- "$path/history?limits=1" "${ops[@]}"
+expect "the document" 200 '.openapi == "3.1.0" and (.paths | length) == 8' -- "$FENCEPOST_URL/openapi.json"
+type=$(curl -sS -m 60 "$path" | jq -r .type)
+if curl -sS -m 60 "$FENCEPOST_URL$type" | grep -q '^# credential_missing'; then
+  passed=$((passed + 1))
+else
+  failed=$((failed + 1))
+  echo "FAILED a problem's page at its type"
+fi
+expect "an unknown path" 404 '.code == "path_not_found"' -- "$FENCEPOST_URL/v1/lease"
+expect "a wrong method" 405 '.code == "method_not_allowed"' -- "$path/records"
 
 expect "no credential" 401 '.code == "credential_missing"' -- \
   "$path/records" "${json[@]}" -H 'Idempotency-Key: b' -d "$(records b)"
@@ -80,6 +104,8 @@ expect "the ledger" 403 '.code == "topic_not_allowed"' -- \
   -d '{"records": [{"topic": "fencepost.ledger", "value": "v"}]}'
 
 expect "a release" 200 '.released' -- -X POST "$path/release" "${holder[@]}"
+expect "an operation that is absent for good" 200 \
+  ".state == \"absent\" and .up_to_token == \"$token\"" -- "$path/operations/b" "${ops[@]}"
 expect "a second release" 200 '.released' -- -X POST "$path/release" "${holder[@]}"
 expect "records after it" 412 '.code == "lease_released" and .side_effect == "none"' -- \
   "$path/records" "${holder[@]}" "${json[@]}" -H 'Idempotency-Key: c' -d "$(records c)"

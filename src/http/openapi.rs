@@ -134,7 +134,7 @@ fn paths() -> Value {
             "get": Call::new("operation", "What became of an operation", &["ops", "fencing"])
                 .parameter(&query("settle", &json!({
                     "type": "boolean", "default": false,
-                    "description": "Decide it, if its lease has expired; the lease is over for good.",
+                    "description": "Decide it, if the lease has expired: for good.",
                 })))
                 .answer("Operation", &[ALWAYS, ASKS, OPENS]),
         },

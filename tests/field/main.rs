@@ -25,6 +25,7 @@ mod gateway;
 #[path = "../cluster/world.rs"]
 mod world;
 
+mod acquires;
 mod bodies;
 mod codes;
 mod credentials;
