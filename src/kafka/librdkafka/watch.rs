@@ -7,7 +7,7 @@
 
 use crate::engine::ports::{EndTxn, Failure, Refused};
 use crate::kafka::error::{answer, describe, is_fenced, log_line, record_refused, unknown};
-use crate::protocol::operation::{Placed, TopicName};
+use crate::protocol::operation::{Placed, Record, TopicName};
 use crate::protocol::refusal::RecordRefused;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -18,11 +18,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// A timestamp is taken to lie in the future from here on: nobody sets a topic's limit as close.
+const AHEAD_MS: i64 = 60_000;
+
+/// What of a record helps to tell which of several was refused.
+pub(super) struct Sent {
+    topic: TopicName,
+    bytes: usize,
+    has_key: bool,
+    timestamp_ms: Option<i64>,
+}
+
 /// Records under way.
 pub(super) struct Batch {
     stage: &'static str,
-    topics: Vec<TopicName>,
-    sizes: Vec<usize>,
+    sent: Vec<Sent>,
+    now_ms: i64,
     placed: Vec<Option<Placed>>,
     failed: Vec<(usize, Code)>,
     left: usize,
@@ -36,6 +47,8 @@ struct Seen {
     denied: Vec<String>,
     /// Another producer of this id was seen.
     fenced: bool,
+    /// A broker refused a timestamp of the batch under way.
+    bad_timestamp: bool,
     /// `EndTxn` answers of this transaction: without an error, and others.
     end_txn: (u32, u32),
     /// The line that says that the call to commit has returned.
@@ -46,25 +59,37 @@ struct Seen {
 #[derive(Clone, Default)]
 pub(super) struct Watch(Arc<(Mutex<Seen>, Condvar)>);
 
+impl Sent {
+    pub(super) fn of(record: &Record) -> Self {
+        Self {
+            topic: Arc::clone(&record.topic),
+            bytes: record.payload_bytes(),
+            has_key: record.key.is_some(),
+            timestamp_ms: record.timestamp_ms,
+        }
+    }
+}
+
 impl Batch {
     pub(super) fn new(
         stage: &'static str,
-        records: impl Iterator<Item = (TopicName, usize)>,
+        records: &[Record],
+        now_ms: i64,
         reply: oneshot::Sender<Result<Vec<Placed>, Failure>>,
     ) -> Self {
-        let (topics, sizes): (Vec<_>, Vec<_>) = records.unzip();
-        let left = topics.len();
-        Self { stage, topics, sizes, placed: vec![None; left], failed: Vec::new(), left, reply }
+        let left = records.len();
+        let sent = records.iter().map(Sent::of).collect();
+        Self { stage, sent, now_ms, placed: vec![None; left], failed: Vec::new(), left, reply }
     }
 
-    fn finish(self, fenced: bool) {
+    fn finish(self, fenced: bool, bad_timestamp: bool) {
         let verdict = if fenced || self.failed.iter().any(|(_, code)| is_fenced(*code)) {
             Err(Failure::Fenced { stage: self.stage })
         } else if self.failed.is_empty() {
             let placed: Option<Vec<Placed>> = self.placed.into_iter().collect();
             placed.ok_or_else(|| unknown(self.stage, "a delivery report is missing"))
         } else {
-            Err(self.refused().unwrap_or_else(|| {
+            Err(self.refused(bad_timestamp).unwrap_or_else(|| {
                 let codes: Vec<Code> = self.failed.iter().map(|(_, code)| *code).take(3).collect();
                 unknown(self.stage, format!("delivery failed: {codes:?}"))
             }))
@@ -72,25 +97,54 @@ impl Batch {
         answer(self.reply, verdict);
     }
 
-    /// The first record that is certainly refused. A broker refuses a whole batch for its size, so
-    /// of several the largest is named.
-    fn refused(&self) -> Option<Failure> {
-        let size = |index: &usize| self.sizes.get(*index).copied().unwrap_or(0);
+    /// The first record that is certainly refused; of those that one answer refused together, the
+    /// one that it was about.
+    fn refused(&self, bad_timestamp: bool) -> Option<Failure> {
         let of = |(index, code): &(usize, Code)| {
-            let topic = self.topics.get(*index)?;
-            record_refused(*code, topic, None).map(|why| (*index, why))
+            let sent = self.sent.get(*index)?;
+            // Of several bad timestamps in one batch librdkafka tells which, but no longer why.
+            let stamped = *code == Code::InvalidRecord && sent.timestamp_ms.is_some();
+            let code = if bad_timestamp && stamped { Code::InvalidTimestamp } else { *code };
+            record_refused(code, &sent.topic, None).map(|why| (*index, why))
         };
-        let (index, why) = self.failed.iter().filter_map(of).min_by_key(|(index, why)| {
-            let large = matches!(why, RecordRefused::TooLarge { .. });
-            let rank = if large { usize::MAX.saturating_sub(size(index)) } else { 0 };
-            (rank, *index)
-        })?;
+        let refused: Vec<(usize, RecordRefused)> = self.failed.iter().filter_map(of).collect();
+        let stamped = refused.iter().filter(|(_, why)| *why == RecordRefused::Timestamp);
+        let latest = stamped.filter_map(|(index, _)| self.sent.get(*index)?.timestamp_ms).max();
+        let blame =
+            |(index, why): &(usize, RecordRefused)| (self.innocence(*index, why, latest), *index);
+        let (index, why) = refused.into_iter().min_by_key(blame)?;
         Some(Failure::Determinate { stage: self.stage, refused: Refused::Record { index, why } })
     }
 
+    /// How unlikely it is that an answer for several records was about this one. librdkafka gives
+    /// all records of a broker's batch the same error if the broker blamed one of them.
+    fn innocence(&self, index: usize, why: &RecordRefused, latest: Option<i64>) -> u64 {
+        let Some(sent) = self.sent.get(index) else { return u64::MAX };
+        match why {
+            // A broker refuses a whole batch for its size.
+            RecordRefused::TooLarge { .. } => {
+                u64::MAX.saturating_sub(u64::try_from(sent.bytes).unwrap_or(u64::MAX))
+            }
+            // Limits are on the distance from now, and the one into the future is the usual one.
+            RecordRefused::Timestamp => match (sent.timestamp_ms, latest) {
+                (Some(at), Some(latest)) if latest > self.now_ms.saturating_add(AHEAD_MS) => {
+                    latest.abs_diff(at)
+                }
+                (Some(at), _) => at.unsigned_abs(),
+                (None, _) => u64::MAX,
+            },
+            // What a compacted topic refuses.
+            RecordRefused::Invalid => u64::from(sent.has_key),
+            RecordRefused::TopicNotFound
+            | RecordRefused::PartitionNotFound
+            | RecordRefused::Denied { .. } => 0,
+        }
+    }
+
     fn denied(&self, topics: &[String]) -> Option<Failure> {
-        let index = self.topics.iter().position(|t| topics.iter().any(|d| **d == **t))?;
-        let topic = self.topics.get(index)?;
+        let named = |sent: &Sent| topics.iter().any(|topic| **topic == *sent.topic);
+        let index = self.sent.iter().position(named)?;
+        let topic = &self.sent.get(index)?.topic;
         let why = record_refused(Code::TopicAuthorizationFailed, topic, None)?;
         Some(Failure::Determinate { stage: self.stage, refused: Refused::Record { index, why } })
     }
@@ -104,9 +158,11 @@ impl Watch {
     /// A new batch; one without records is done at once.
     pub(super) fn begin(&self, batch: Batch) {
         if batch.left == 0 {
-            return batch.finish(false);
+            return batch.finish(false, false);
         }
-        self.seen().batch = Some(batch);
+        let mut seen = self.seen();
+        seen.bad_timestamp = false;
+        seen.batch = Some(batch);
     }
 
     /// Ends the batch under way with this failure, unless it has been answered.
@@ -140,8 +196,8 @@ impl Watch {
                 batch.failed.push((index, Code::DuplicateSequenceNumber))
             }
             Ok((partition, offset)) => {
-                let place = batch.topics.get(index).zip(batch.placed.get_mut(index));
-                if let Some((topic, place)) = place {
+                let place = batch.sent.get(index).zip(batch.placed.get_mut(index));
+                if let Some((Sent { topic, .. }, place)) = place {
                     *place = Some(Placed { topic: Arc::clone(topic), partition, offset });
                 }
             }
@@ -149,10 +205,10 @@ impl Watch {
         }
         batch.left = batch.left.saturating_sub(1);
         if batch.left == 0 {
-            let (batch, fenced) = (seen.batch.take(), seen.fenced);
+            let (batch, fenced, stamps) = (seen.batch.take(), seen.fenced, seen.bad_timestamp);
             drop(seen);
             if let Some(batch) = batch {
-                batch.finish(fenced);
+                batch.finish(fenced, stamps);
             }
         }
     }
@@ -163,6 +219,7 @@ impl Watch {
         let mut seen = self.seen();
         let fatal = line.contains("Fatal transaction error");
         seen.fenced |= fatal && line.ends_with("(_FENCED)");
+        seen.bad_timestamp |= line.ends_with("(INVALID_TIMESTAMP)");
         if !fatal && !line.contains("Failed to add partition(s)") {
             return;
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Stack of a producer's threads; there are two for every open lease.
 pub(super) const STACK_BYTES: usize = 512 * 1_024;
@@ -182,8 +182,7 @@ impl Worker {
             self.in_transaction = true;
             hit("after_begin", &self.lease);
         }
-        let sizes = records.iter().map(|r| (Arc::clone(&r.topic), r.payload_bytes()));
-        self.watch.begin(Batch::new(stage, sizes, reply));
+        self.watch.begin(Batch::new(stage, records, now_ms(), reply));
         for (index, record) in records.iter().enumerate() {
             if let Err((error, _)) = self.producer.send(base_record(record, index)) {
                 self.watch.fail(self.refused(stage, record, index, &error));
@@ -283,6 +282,11 @@ fn initialise(
             return Ok(None);
         }
     }
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn left(deadline: Instant) -> Duration {
