@@ -111,6 +111,8 @@ impl KafkaOptions {
             .set("retry.backoff.ms", millis(least))
             .set("retry.backoff.max.ms", millis(most))
             .set("topic.metadata.propagation.max.ms", "500")
+            // A producer's own default is true: it would bring back a topic that was just deleted.
+            .set("allow.auto.create.topics", "false")
             .set("log.connection.close", "false")
             .set_log_level(RDKafkaLogLevel::Info);
         config
@@ -153,7 +155,6 @@ impl KafkaOptions {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "error")
-            .set("allow.auto.create.topics", "false")
             .set("enable.partition.eof", "true")
             .set("check.crcs", "true")
             .set("fetch.min.bytes", "1")
@@ -184,7 +185,6 @@ impl KafkaOptions {
     /// A client that only asks for metadata. `debug` makes topic ids visible, in log lines.
     fn asker<C: ConsumerContext>(&self, debug: bool, context: C) -> KafkaResult<BaseConsumer<C>> {
         let mut config = self.client("topics");
-        config.set("allow.auto.create.topics", "false");
         if debug {
             config.set("debug", "metadata").set_log_level(RDKafkaLogLevel::Debug);
         }
@@ -291,5 +291,17 @@ impl TransactionLog for KafkaLog {
             self.tail.running()?;
             self.topics.probe().await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_makes_topics_whatever_is_passed_through() {
+        let mut options = KafkaOptions::new("localhost:9092", "ledger", InstanceId([0; 16]));
+        options.extra.push(("allow.auto.create.topics".to_owned(), "true".to_owned()));
+        assert_eq!(options.client("any").get("allow.auto.create.topics"), Some("false"));
     }
 }
