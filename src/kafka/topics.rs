@@ -22,6 +22,8 @@ const QUEUE_MAX: usize = 256;
 const CACHE_MAX: usize = 10_000;
 /// Most callers that wait for one topic's answer.
 const WAITING_MAX: usize = 4_096;
+/// Between the two looks that find a topic absent.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
 const TOPIC_NAME_MAX: usize = 249;
 
 type Count = Result<Option<i32>, Failure>;
@@ -64,23 +66,36 @@ impl Topics {
         Ok(Self { options, asking, cache })
     }
 
+    /// Absent is only what is not found a second time: a topic that was made a moment ago is not
+    /// known to every broker yet, and whoever made it has been told that it is there.
     pub(super) async fn partitions(&self, topic: &Arc<str>) -> Count {
         if !is_topic_name(topic) {
             return Ok(None);
         }
-        let within = self.options.topic_timeout;
+        let until = soon(self.options.topic_timeout);
+        if let Some(known) = self.cache.known(topic) {
+            return Ok(known);
+        }
+        if let Some(count) = self.look(topic, until, Duration::ZERO).await? {
+            return Ok(Some(count));
+        }
+        tokio::time::sleep(SECOND_LOOK).await;
+        self.look(topic, until, self.options.absent_topic_ttl).await
+    }
+
+    async fn look(&self, topic: &Arc<str>, until: Instant, absent_ttl: Duration) -> Count {
         let answer = match self.cache.look(topic)? {
             Looked::Known(count) => return Ok(count),
             Looked::Asked(answer) => answer,
             Looked::Ask(answer) => {
-                let question = Question::Topic { topic: Arc::clone(topic), until: soon(within) };
+                let question = Question::Topic { topic: Arc::clone(topic), until, absent_ttl };
                 if self.asking.try_send(question).is_err() {
                     self.cache.put(topic, Err(unavailable(STAGE)), Duration::ZERO);
                 }
                 answer
             }
         };
-        wait(within, answer).await
+        wait(until.saturating_duration_since(Instant::now()), answer).await
     }
 
     /// Asks anew whether the ledger topic is there.
@@ -130,6 +145,14 @@ enum Looked {
 impl Cache {
     fn entries(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is remembered and still believed.
+    fn known(&self, topic: &Arc<str>) -> Option<Option<i32>> {
+        match self.entries().get(topic) {
+            Some(Entry::Known { count, until }) if Instant::now() < *until => Some(*count),
+            Some(Entry::Known { .. } | Entry::Asked(_)) | None => None,
+        }
     }
 
     fn look(&self, topic: &Arc<str>) -> Result<Looked, Failure> {

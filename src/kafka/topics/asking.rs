@@ -29,6 +29,8 @@ pub(super) enum Question {
         topic: Arc<str>,
         /// Nobody waits longer.
         until: Instant,
+        /// How long its absence is believed.
+        absent_ttl: Duration,
     },
     /// Whether the ledger topic can be seen.
     Probe {
@@ -79,10 +81,10 @@ fn log(error: &KafkaError) {
 fn work(options: &KafkaOptions, cache: &Cache, client: Option<&Client>, question: Question) {
     let ledger = &options.ledger_topic;
     match question {
-        Question::Topic { topic, until } => {
+        Question::Topic { topic, until, absent_ttl } => {
             let count = count(client, &topic, until);
             let found = matches!(count, Ok(Some(_)));
-            let ttl = if found { options.topic_ttl } else { options.absent_topic_ttl };
+            let ttl = if found { options.topic_ttl } else { absent_ttl };
             cache.put(&topic, count, ttl);
         }
         Question::Probe { until, reply } if !reply.is_closed() => {
