@@ -4,6 +4,7 @@
 //! that nobody interprets is kept as the bytes that were sent. Never shows a parser's own words.
 
 use crate::http::problem::{Code, Problem};
+use crate::protocol::lease::is_printable;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -12,7 +13,7 @@ use std::fmt;
 
 /// Deepest nesting that is read, what stands under `json` in a payload included.
 const DEPTH_MAX: usize = 100;
-/// Longest name of an unknown member that is repeated in an answer.
+/// Longest name of an unknown member that is repeated in an answer, if all of it can be seen.
 const NAME_SHOWN_MAX: usize = 100;
 
 /// A place in the document.
@@ -116,7 +117,7 @@ impl<'a> Object<'a> {
             Some(Fault::Repeated(name)) => Err(at.member(&name).refuse("given more than once")),
             Some(Fault::Unknown(name)) => {
                 let detail = format!("unknown member; known are: {}", known.join(", "));
-                if name.len() > NAME_SHOWN_MAX {
+                if name.len() > NAME_SHOWN_MAX || !is_printable(&name) {
                     return Err(at.refuse(detail));
                 }
                 Err(at.member(&name).refuse(detail))

@@ -6,6 +6,7 @@
 use crate::http::json::{self, At, Object};
 use crate::http::pattern::{self, Pattern};
 use crate::http::problem::{Code, Problem};
+use crate::protocol::lease::is_printable;
 use crate::protocol::ledger::{LEDGER_RECORD_MAX, RECORD_OVERHEAD_MAX, operation_bytes_max};
 use crate::protocol::operation::{OperationId, Payload, RECORDS_MAX, Record, TopicName};
 use base64::Engine as _;
@@ -193,8 +194,11 @@ fn decode_headers(raw: &RawValue, at: &At<'_>) -> Result<Headers, Problem> {
 
 fn decode_header_name(raw: &RawValue, at: &At<'_>) -> Result<Arc<str>, Problem> {
     let name = json::text(raw, at)?;
-    if name.is_empty() || name.len() > HEADER_NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(at.refuse("a header's name is 1 to 249 bytes without control characters"));
+    if name.is_empty() || name.len() > HEADER_NAME_BYTES_MAX || !is_printable(&name) {
+        return Err(at.refuse(
+            "a header's name is 1 to 249 bytes of printable text: no control or invisible \
+             characters, no space but the plain one, and none at either end",
+        ));
     }
     let prefix = name.as_bytes().get(..RESERVED_PREFIX.len());
     if prefix.is_some_and(|p| p.eq_ignore_ascii_case(RESERVED_PREFIX.as_bytes())) {

@@ -22,7 +22,10 @@ pub enum NameError {
     #[error("a lease name is 1 to 200 of A-Z a-z 0-9 . _ - and neither \".\" nor \"..\"")]
     Lease,
     /// Not an owner.
-    #[error("an owner is 1 to 200 bytes of printable text without control characters")]
+    #[error(
+        "an owner is 1 to 200 bytes of printable text: no control or invisible characters, no \
+         space but the plain one, and none at either end"
+    )]
     Owner,
     /// Not an installation name.
     #[error("an installation name is 1 to 40 of A-Z a-z 0-9 -")]
@@ -103,7 +106,7 @@ impl LeaseName {
 impl Owner {
     /// Checks and takes an owner.
     pub fn parse(text: &str) -> Result<Self, NameError> {
-        if text.is_empty() || text.len() > OWNER_MAX || text.chars().any(is_unprintable) {
+        if text.is_empty() || text.len() > OWNER_MAX || !is_printable(text) {
             Err(NameError::Owner)
         } else {
             Ok(Self(text.into()))
@@ -151,12 +154,40 @@ impl RequestId {
     }
 }
 
-/// Control characters, and the marks that turn, join or hide text (line and paragraph separators,
-/// directional overrides, zero-width characters).
+/// Whether whoever reads a text sees all of it: two that differ only in what nobody sees would be
+/// taken for one, and a mark that turns or breaks lines could forge what stands around it. Letters
+/// of any script are kept as they are: composed and decomposed ones are two texts.
+#[must_use]
+pub fn is_printable(text: &str) -> bool {
+    !text.starts_with(' ') && !text.ends_with(' ') && !text.chars().any(is_unprintable)
+}
+
+/// Control characters, white space that is no plain space (line and paragraph separators among
+/// it), marks of direction, and what Unicode says to draw as nothing
+/// (`Default_Ignorable_Code_Point` and the marks of annotations).
 fn is_unprintable(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
-        || c == '\u{feff}'
+        || (c.is_whitespace() && c != ' ')
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 macro_rules! number_newtype {
@@ -263,10 +294,21 @@ mod tests {
 
     #[test]
     fn an_owner_that_could_split_a_line_or_hide_text_is_refused() {
-        for bad in ["", "a\nb", "a\u{1b}[2J", "a\u{202e}b", "a\u{200d}b", "\u{0}"] {
+        let marks = "\0\n\r\t\u{1b}\u{7f}\u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{180e}\u{2003}\
+                     \u{200b}\u{200d}\u{200e}\u{2028}\u{2029}\u{202e}\u{2060}\u{2066}\u{206a}\
+                     \u{3000}\u{3164}\u{fe0f}\u{feff}\u{fff9}\u{e0041}";
+        for mark in marks.chars() {
+            assert_eq!(Owner::parse(&format!("a{mark}b")), Err(NameError::Owner), "{mark:?}");
+        }
+        let long = "a".repeat(OWNER_MAX + 1);
+        for bad in ["", " ", " a", "a ", long.as_str()] {
             assert_eq!(Owner::parse(bad), Err(NameError::Owner), "{bad:?}");
         }
-        assert!(Owner::parse("indexer-17 (é)").is_ok());
+        for good in ["indexer-17 (é)", "<img src=x onerror=alert(1)>", "cafe\u{301}", "\u{1f600}"]
+        {
+            assert_eq!(Owner::parse(good).map(|o| o.to_string()), Ok(good.to_owned()));
+        }
+        assert_ne!(Owner::parse("caf\u{e9}"), Owner::parse("cafe\u{301}"));
     }
 
     #[test]

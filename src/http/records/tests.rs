@@ -49,6 +49,8 @@ fn a_body_without_records_is_refused_by_the_name_of_what_is_wrong() {
         (r#"{"records":[{"topic":"t","value":"a","value":"a"}]}"#, "/records/0/value"),
         (r#"{"records":[{"topic":"t","value":"\ud800"}]}"#, "/records/0/value"),
         (r#"{"a/b":1}"#, "/a~1b"),
+        ("{\"a\\u202eb\":1}", ""),
+        ("{\"a\\u007f\":1}", ""),
     ] {
         assert_member(decode(body), pointer);
     }
@@ -91,6 +93,8 @@ fn a_header_that_is_ours_or_no_name_is_refused() {
         |name: &str| with(&format!(r#""value":"","headers":[{{"name":"{name}","value":""}}]"#));
     let long = "h".repeat(250);
     for bad in ["", "fencepost-lease", "Fencepost-X", "FENCEPOST-", "a\\u0000b", "a\\r\\nb", &long]
+        .into_iter()
+        .chain(["a\\u202eb", "a\\u200db", "a\\u2028b", "a ", " a"])
     {
         assert_member(named(bad), "/records/0/headers/0/name");
     }
