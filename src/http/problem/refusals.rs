@@ -88,7 +88,9 @@ fn record(refusal: &Refusal, index: usize, why: &RecordRefused) -> Problem {
     };
     let problem = match why {
         RecordRefused::TooLarge { limit_bytes } => {
-            let text = format!("record {index} is larger than the topic takes");
+            let text = format!(
+                "record {index}, with what was sent beside it, is more than the topic takes"
+            );
             let mut problem = with(Code::RecordTooLarge, text);
             problem.more.limit_bytes = *limit_bytes;
             problem
