@@ -26,12 +26,14 @@ mod gateway;
 mod world;
 
 mod acquires;
+mod bench;
 mod bodies;
 mod codes;
 mod credentials;
 mod hangups;
 mod lease_rules;
 mod names;
+mod odd_text;
 mod operations;
 mod raw;
 mod records;
@@ -39,8 +41,10 @@ mod recovery;
 mod repeats;
 mod rows;
 mod sessions;
+mod sizes;
 mod slow_clients;
 mod stopping;
+mod topics;
 mod transactions;
 
 /// A proxy on one of the broker's listeners that advertise another port than they bind.
