@@ -163,10 +163,9 @@ impl LeaseMachine {
         let held = lease.is_held(now);
         let current = fence.token;
         let refuse = |refusal| Reply::Refused(refusal);
-        let held_by = || Refusal::LeaseHeld {
-            holder: lease.owner.clone(),
-            expires_in_ms: lease.expires_at.ms_after(now),
-        };
+        // Nothing is to be waited for where only the request id is somebody else's.
+        let rest = if held { lease.expires_at.ms_after(now) } else { 0 };
+        let held_by = || Refusal::LeaseHeld { holder: lease.owner.clone(), expires_in_ms: rest };
         let asked_before = acquire.request_id.is_some()
             && acquire.request_id == lease.request_id
             && acquire.identity == lease.identity;
