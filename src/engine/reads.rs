@@ -13,6 +13,7 @@ use crate::protocol::outcome::{Outcome, outcome};
 use crate::protocol::refusal::{RecordRefused, Refusal, SideEffect};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::time::timeout;
 
 impl Engine {
     /// Checks topics and partitions of records against cached metadata: before any lock.
@@ -75,6 +76,13 @@ impl Engine {
 
     /// What became of an operation.
     pub async fn operation(&self, query: OperationQuery) -> Result<OperationState, Refusal> {
+        // All its parts together take no longer than one request may; a settle that nobody waits
+        // for any more goes on or is passed over, as its actor finds it.
+        let answer = timeout(self.deps.settings.request, self.looked_up(query)).await;
+        answer.unwrap_or(Err(Refusal::OutcomeUnknown))
+    }
+
+    async fn looked_up(&self, query: OperationQuery) -> Result<OperationState, Refusal> {
         let told = self.told(&query).await?;
         if !query.settle || told != (Outcome::Unknown { can_settle: true }) {
             return state(told);
