@@ -5,25 +5,24 @@
 
 mod actor;
 pub mod api;
-mod in_flight;
 mod perform;
 pub mod ports;
 mod reads;
 mod registry;
 pub mod sweep;
 
+use crate::counts::Counts;
 use crate::protocol::batch::{BatchLimits, Waiting};
 use crate::protocol::fence::{Credential, Standing, standing};
 use crate::protocol::lease::{InstanceId, LeaseName};
 use crate::protocol::ledger::LedgerPartition;
 use crate::protocol::machine::{Acquire, Reply};
-use crate::protocol::operation::Fingerprint;
+use crate::protocol::operation::{Fingerprint, OperationId};
 use crate::protocol::refusal::Refusal;
 use crate::protocol::transactional_id::{Installation, TransactionalId};
 use crate::telemetry;
 use actor::Command;
 use api::{AcquireRequest, Granted, Post, Produced, Readiness};
-use in_flight::InFlight;
 use ports::{FenceStore, RenewRequest, Renewed, TransactionLog};
 use registry::Registry;
 use std::sync::Arc;
@@ -79,7 +78,9 @@ pub(crate) struct Deps {
 pub struct Engine {
     deps: Arc<Deps>,
     registry: Arc<Registry>,
-    in_flight: Arc<InFlight>,
+    /// Callers that wait for an operation. It decides nothing: it only tells one that gave up
+    /// waiting whether it had waited for somebody else's request.
+    in_flight: Arc<Counts<(LeaseName, OperationId)>>,
     accepting: Arc<AtomicBool>,
     gone: Arc<Mutex<mpsc::Receiver<()>>>,
 }
@@ -95,7 +96,7 @@ impl Engine {
         let deps = Arc::new(Deps { settings, store, log });
         let (registry, gone) = Registry::new(Arc::clone(&deps));
         let accepting = Arc::new(AtomicBool::new(true));
-        let in_flight = Arc::new(InFlight::default());
+        let in_flight = Arc::default();
         Self { deps, registry, in_flight, accepting, gone: Arc::new(Mutex::new(gone)) }
     }
 
@@ -222,7 +223,7 @@ impl Engine {
             in_doubt: false,
             alone: false,
         };
-        let waits = self.in_flight.enter(&lease, &post.id);
+        let waits = self.in_flight.enter((lease.clone(), post.id));
         let reply = self.ask(&lease, |caller| Command::Produce(waiting, until, caller)).await;
         crate::failpoint::hit("before_reply", lease.as_str());
         let refusal = match reply {
@@ -231,7 +232,7 @@ impl Engine {
             Err(refusal) => refusal,
         };
         // It waited for another request's operation, and that one is not decided yet.
-        let joined = waits.joined && refusal == Refusal::OutcomeUnknown;
+        let joined = waits.before > 0 && refusal == Refusal::OutcomeUnknown;
         Err(if joined { Refusal::OperationInFlight } else { refusal })
     }
 

@@ -17,6 +17,7 @@
 pub mod audit;
 pub mod cli;
 pub mod config;
+pub mod counts;
 pub mod engine;
 pub mod failpoint;
 pub mod http;

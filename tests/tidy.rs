@@ -33,13 +33,14 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("audit", &[]),
-    ("http", &["engine", "protocol", "config", "telemetry", "failpoint"]),
+    ("http", &["engine", "protocol", "config", "telemetry", "failpoint", "counts"]),
     ("postgres", &["engine::ports", "protocol", "telemetry", "failpoint"]),
     ("kafka", &["engine::ports", "protocol", "telemetry", "failpoint"]),
-    ("engine", &["protocol", "telemetry", "failpoint"]),
+    ("engine", &["protocol", "telemetry", "failpoint", "counts"]),
     ("config", &["protocol"]),
     ("telemetry", &["config"]),
     ("failpoint", &[]),
+    ("counts", &[]),
     ("protocol", &[]),
 ];
 

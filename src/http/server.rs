@@ -126,7 +126,7 @@ pub async fn listen(
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-    peers: &Arc<Peers>,
+    peers: &Peers,
 ) -> (Option<OwnedSemaphorePermit>, Place, TcpStream) {
     let permit = Arc::clone(permits).acquire_owned().await.ok();
     loop {
