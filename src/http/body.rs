@@ -59,9 +59,11 @@ impl FromRequest<Arc<Gateway>> for JsonBytes {
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let lease = LeasePath::from_request_parts(&mut parts, gateway).await;
-        let bytes = from_body(&parts.headers, body, gateway).await;
-        bytes.map_err(|problem| match lease {
+        let problem = match from_body(&parts.headers, body, gateway).await {
+            Ok(bytes) => return Ok(bytes),
+            Err(problem) => problem,
+        };
+        Err(match LeasePath::from_request_parts(&mut parts, gateway).await {
             Ok(LeasePath(lease)) => problem.on(&lease),
             Err(_) => problem,
         })
