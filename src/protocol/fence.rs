@@ -360,4 +360,4 @@ pub struct Committed {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::protocol) mod tests;

@@ -1,25 +1,14 @@
 //! F17 and F19: an EndTxn whose connection was cut, repeated by the client, and the original
 //! released inside the next transaction.
 
-use crate::chaos_proxy::{Action, ChaosProxy, Framing, api};
-use crate::world::{Options, World, stack, wait_for};
+use crate::chaos_proxy::{Action, ChaosProxy, api};
+use crate::proxies::kafka_proxy;
+use crate::world::{Options, World};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
 const LEASE: &str = "shard.7";
-
-/// A proxy on one of the broker's listeners that advertise another port than they bind.
-pub fn kafka_proxy() -> ChaosProxy {
-    let pairs = stack("KAFKA_CHAOS");
-    wait_for("a chaos listener is free", Duration::from_secs(300), || {
-        pairs.split(',').find_map(|pair| {
-            let (bound, advertised) = pair.split_once(':').unwrap();
-            let target = format!("127.0.0.1:{bound}");
-            ChaosProxy::start(advertised.parse().unwrap(), &target, Framing::Kafka).ok()
-        })
-    })
-}
 
 fn world_behind(proxy: &ChaosProxy, test: &str) -> World {
     World::with(test, Options { bootstrap: Some(proxy.address()), ..Options::default() })

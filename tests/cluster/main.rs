@@ -25,5 +25,6 @@ mod gateway;
 mod late_end;
 mod neighbours;
 mod outage;
+mod proxies;
 mod takeover;
 mod world;

@@ -1,10 +1,10 @@
 //! Postgres or Kafka gone or silent: 503 or 504 in bounded time, and recovery without a restart.
 
-use crate::chaos_proxy::{ChaosProxy, Framing, Mode};
+use crate::chaos_proxy::{ChaosProxy, Mode};
 use crate::client::Client;
 use crate::gateway::Gateway;
-use crate::late_end::kafka_proxy;
-use crate::world::{Options, World, free_port, stack, wait_for};
+use crate::proxies::{kafka_proxy, postgres_proxy};
+use crate::world::{Options, World, wait_for};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -52,11 +52,8 @@ fn kafka_outage(test: &str, mode: Mode) {
 }
 
 fn postgres_outage(test: &str, mode: Mode) {
-    let url = stack("DATABASE_URL");
-    let target = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
-    let port = free_port();
-    let proxy = ChaosProxy::start(port, &target, Framing::Raw).unwrap();
-    let postgres = Some(("127.0.0.1".to_owned(), port));
+    let (proxy, address) = postgres_proxy();
+    let postgres = Some(address);
     let world = World::with(test, Options { postgres, ..Options::default() });
     let gateway = world.gateway("g1");
     outage(&world, &gateway, &proxy, mode, &["postgres_unavailable", "outcome_unknown"]);

@@ -1,11 +1,11 @@
 //! Every code of the table, as a caller gets it: status, retry, side effect, page.
 
-use crate::chaos_proxy::{Action, ChaosProxy, Framing, Mode, api};
+use crate::chaos_proxy::{Action, Mode, api};
 use crate::client::{Answer, Client, Holder, Raw};
 use crate::gateway::Gateway;
-use crate::kafka_proxy;
+use crate::proxies::{kafka_proxy, postgres_proxy};
 use crate::raw::{DEADLINES, Line, Request};
-use crate::world::{OPS, Options, WORKER, World, free_port, stack, wait_for};
+use crate::world::{OPS, Options, WORKER, World, wait_for};
 use nix::sys::signal::Signal;
 use rdkafka::config::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer};
@@ -73,8 +73,8 @@ fn records_of(lease: &str) -> String {
 /// A UUIDv7 made so many seconds ago.
 fn v7(ago_s: i64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let ms = i64::try_from(now.as_millis()).unwrap() - ago_s * 1_000;
-    format!("{:08x}-{:04x}-7000-8000-000000000000", ms >> 16, ms & 0xffff)
+    let at = now.as_secs().checked_add_signed(-ago_s).unwrap();
+    uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, at, 0)).to_string()
 }
 
 #[test]
@@ -244,11 +244,8 @@ fn an_unknown_outcome_and_one_that_joined_it_have_codes_of_their_own() {
 
 #[test]
 fn a_database_that_is_gone_and_a_strangers_producer_have_codes_of_their_own() {
-    let url = stack("DATABASE_URL");
-    let target = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
-    let port = free_port();
-    let proxy = ChaosProxy::start(port, &target, Framing::Raw).unwrap();
-    let postgres = Some(("127.0.0.1".to_owned(), port));
+    let (proxy, address) = postgres_proxy();
+    let postgres = Some(address);
     let scene = Scene::new("codes-gone", Options { postgres, ..Options::default() });
     let (client, good) = (&scene.client, scene.good());
     let holder = client.hold(LEASE, "w", SOON);

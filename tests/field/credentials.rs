@@ -4,10 +4,11 @@ mod bound;
 pub mod forge;
 mod times;
 
-use crate::chaos_proxy::{ChaosProxy, Framing, Mode};
+use crate::chaos_proxy::Mode;
 use crate::client::{Answer, Client, Holder, Raw};
+use crate::proxies::postgres_proxy;
 use crate::rows;
-use crate::world::{Options, World, free_port, stack};
+use crate::world::{Options, World};
 use forge::Forge;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,11 +116,8 @@ fn a_credential_elsewhere_than_in_its_header_or_far_too_long_is_refused() {
 /// F31.
 #[test]
 fn what_is_no_credential_is_refused_before_postgres_is_asked() {
-    let url = stack("DATABASE_URL");
-    let target = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
-    let port = free_port();
-    let proxy = ChaosProxy::start(port, &target, Framing::Raw).unwrap();
-    let postgres = Some(("127.0.0.1".to_owned(), port));
+    let (proxy, address) = postgres_proxy();
+    let postgres = Some(address);
     let world = World::with("unasked", Options { postgres, ..Options::default() });
     let gateway = world.gateway("g1");
     let client = gateway.client();

@@ -2,10 +2,11 @@
 
 mod scene;
 
-use crate::chaos_proxy::{ChaosProxy, Framing};
+use crate::chaos_proxy::ChaosProxy;
 use crate::client::Holder;
 use crate::operations::{by_operation, places, told};
-use crate::world::{Options, Seen, World, free_port, stack, wait_for};
+use crate::proxies::{kafka_proxy, postgres_proxy};
+use crate::world::{Options, Seen, World, wait_for};
 use crate::{sessions, transactions};
 use scene::{LEASES, POSTERS, Random, SOON, Scene, TTL_MS, name};
 use serde_json::{Value, json};
@@ -24,10 +25,10 @@ const SESSIONS: usize = 6;
 /// With those of the reserve, those that draw tokens and the one that purges.
 const SESSIONS_MAX: usize = SESSIONS + 4 + 2 + 1;
 
-fn scene(kafka: &ChaosProxy, postgres_port: u16) -> Scene {
+fn scene(kafka: &ChaosProxy, postgres: (String, u16)) -> Scene {
     let options = Options {
         bootstrap: Some(kafka.address()),
-        postgres: Some(("127.0.0.1".to_owned(), postgres_port)),
+        postgres: Some(postgres),
         swaps: vec![("[kafka]", "work_sessions = 6\nreserve_sessions = 4\n[kafka]")],
         ..Options::default()
     };
@@ -135,12 +136,9 @@ fn every_session_is_there(scene: &Scene) {
 fn five_hundred_clients_that_hang_up_leave_nothing_open_lost_or_doubled() {
     let seed = std::env::var("HANGUP_SEED").map_or(SEED, |seed| seed.parse().unwrap());
     eprintln!("HANGUP_SEED={seed}");
-    let kafka = crate::kafka_proxy();
-    let postgres_port = free_port();
-    let url = stack("DATABASE_URL");
-    let target = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
-    let postgres = ChaosProxy::start(postgres_port, &target, Framing::Raw).unwrap();
-    let scene = scene(&kafka, postgres_port);
+    let kafka = kafka_proxy();
+    let (postgres, address) = postgres_proxy();
+    let scene = scene(&kafka, address);
     warm_up(&scene);
     let before = scene.descriptors_and_threads();
     kafka.set_lag(Duration::from_millis(4));

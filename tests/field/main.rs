@@ -22,6 +22,8 @@ mod chaos_proxy;
 mod client;
 #[path = "../cluster/gateway.rs"]
 mod gateway;
+#[path = "../cluster/proxies.rs"]
+mod proxies;
 #[path = "../cluster/world.rs"]
 mod world;
 
@@ -46,16 +48,3 @@ mod slow_clients;
 mod stopping;
 mod topics;
 mod transactions;
-
-/// A proxy on one of the broker's listeners that advertise another port than they bind.
-fn kafka_proxy() -> chaos_proxy::ChaosProxy {
-    let pairs = world::stack("KAFKA_CHAOS");
-    let within = std::time::Duration::from_secs(300);
-    world::wait_for("a chaos listener is free", within, || {
-        pairs.split(',').find_map(|pair| {
-            let (bound, advertised) = pair.split_once(':').unwrap();
-            let (port, target) = (advertised.parse().unwrap(), format!("127.0.0.1:{bound}"));
-            chaos_proxy::ChaosProxy::start(port, &target, chaos_proxy::Framing::Kafka).ok()
-        })
-    })
-}

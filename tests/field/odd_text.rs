@@ -1,9 +1,10 @@
 //! F09: marks, markup and look-alikes in every string that comes from outside.
 
 use crate::bench::{Bench, SOON, assert_member, assert_problem, raw_request, records_of};
-use crate::chaos_proxy::{ChaosProxy, Framing, Mode};
+use crate::chaos_proxy::Mode;
 use crate::client::Raw;
-use crate::world::{OPS, Options, WORKER, stack, wait_for};
+use crate::proxies::postgres_proxy;
+use crate::world::{OPS, Options, WORKER, wait_for};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -177,11 +178,8 @@ fn operation_ids(bench: &Bench) {
 /// F09
 #[test]
 fn a_text_with_marks_in_it_is_refused_by_its_rule_and_postgres_is_never_asked() {
-    let url = stack("DATABASE_URL");
-    let target = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
-    let proxy = ChaosProxy::start(0, &target, Framing::Raw).unwrap();
-    let port = proxy.address().rsplit_once(':').unwrap().1.parse().unwrap();
-    let postgres = Some(("127.0.0.1".to_owned(), port));
+    let (proxy, address) = postgres_proxy();
+    let postgres = Some(address);
     let bench = Bench::with("f09-marks", Options { postgres, ..Options::default() });
     bench.assert_good("before");
     // Whoever asked it would get no 422.

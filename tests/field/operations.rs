@@ -1,8 +1,21 @@
 //! Operations in the topics, and what answers say of them.
 
 use crate::world::{Seen, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
+
+/// An operation in two partitions: half of it there would be seen.
+pub fn records(world: &World, id: &str) -> Value {
+    halves(&world.topic, id)
+}
+
+/// The same where the world is not at hand.
+pub fn halves(topic: &str, id: &str) -> Value {
+    json!([
+        { "topic": topic, "partition": 0, "value": format!("{id} first") },
+        { "topic": topic, "partition": 1, "value": format!("{id} second") },
+    ])
+}
 
 /// Where an answer says that the records stand.
 pub fn told(answer: &Value) -> Vec<(String, i64, i64)> {

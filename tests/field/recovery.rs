@@ -8,12 +8,11 @@ mod forgotten;
 mod ledger;
 
 use crate::client::{Answer, Client, Holder};
-use crate::operations::by_operation;
+use crate::operations::{by_operation, records};
 use crate::world::{Seen, World, wait_for};
 use nix::sys::signal::Signal;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use serde_json::{Value, json};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,13 +25,6 @@ const TRANSACTION: Duration = Duration::from_secs(3);
 /// The broker's sweep for transactions that ran out.
 const SWEEP: Duration = Duration::from_secs(1);
 const LEASE: &str = "shard.7";
-
-fn records(world: &World, id: &str) -> Value {
-    json!([
-        { "topic": world.topic, "partition": 0, "value": format!("{id} first") },
-        { "topic": world.topic, "partition": 1, "value": format!("{id} second") },
-    ])
-}
 
 fn posted_by(client: Client, world: &World, old: &Holder, id: &'static str) -> JoinHandle<Answer> {
     let (old, records) = (old.clone(), records(world, id));

@@ -3,7 +3,7 @@
 use crate::chaos_proxy::Mode;
 use crate::client::{Client, Holder};
 use crate::gateway::Gateway;
-use crate::kafka_proxy;
+use crate::proxies::kafka_proxy;
 use crate::raw::{Line, Request};
 use crate::world::{Options, World, wait_for};
 use serde_json::{Value, json};

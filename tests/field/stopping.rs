@@ -3,7 +3,7 @@
 use crate::chaos_proxy::Mode;
 use crate::client::{Answer, Client, Holder};
 use crate::gateway::Gateway;
-use crate::operations::{by_operation, places, told};
+use crate::operations::{by_operation, halves, places, records, told};
 use crate::raw::{BODY, DEADLINES, HEAD, Heard, Line, MOMENT, Request};
 use crate::world::{OPS, Options, World, wait_for};
 use crate::{sessions, transactions};
@@ -21,13 +21,6 @@ const POSTERS: usize = 16;
 /// What was posted: the lease's number, the id, and the answer if it was 200.
 type Posted = (usize, String, Option<Value>);
 
-fn records(world: &World, id: &str) -> Value {
-    json!([
-        { "topic": world.topic, "partition": 0, "value": format!("{id} first") },
-        { "topic": world.topic, "partition": 1, "value": format!("{id} second") },
-    ])
-}
-
 /// Posts until the gateway takes nothing more; every answer must be a true one.
 fn post_on(
     client: &Client,
@@ -39,10 +32,7 @@ fn post_on(
     let mut posted = Vec::new();
     loop {
         let id = format!("op-{poster}-{}", posted.len());
-        let records = json!([
-            { "topic": topic, "partition": 0, "value": format!("{id} first") },
-            { "topic": topic, "partition": 1, "value": format!("{id} second") },
-        ]);
+        let records = halves(topic, &id);
         let answer = client.records(holder, &id, &records);
         let last = match answer.status {
             200 => false,
@@ -193,7 +183,7 @@ fn a_stop_under_load_answers_what_it_took_and_the_next_gateway_serves_on() {
 /// F36: a second SIGTERM while an operation waits for a broker that is gone.
 #[test]
 fn a_second_signal_hastens_the_end() {
-    let proxy = crate::kafka_proxy();
+    let proxy = crate::proxies::kafka_proxy();
     let options = Options { bootstrap: Some(proxy.address()), ..Options::default() };
     let world = World::with("stop-twice", options);
     let g1 = world.gateway("g1");
@@ -226,7 +216,7 @@ fn a_second_signal_hastens_the_end() {
 /// F36: SIGTERM while the broker is gone, and while it is silent.
 #[test]
 fn a_stop_without_a_broker_ends_in_time_and_says_what_is_not_known() {
-    let proxy = crate::kafka_proxy();
+    let proxy = crate::proxies::kafka_proxy();
     let options = Options {
         bootstrap: Some(proxy.address()),
         swaps: vec![("request_ms = 10000", "request_ms = 4000\nshutdown_ms = 5000")],

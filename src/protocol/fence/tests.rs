@@ -3,9 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 
-const RETENTION_S: i64 = 7 * 24 * 3600;
+pub(in crate::protocol) const RETENTION_S: i64 = 7 * 24 * 3600;
 /// A plausible "now", far enough from 0 that no age underflows.
-const NOW_S: i64 = 1_800_000_000;
+pub(in crate::protocol) const NOW_S: i64 = 1_800_000_000;
 
 fn owner(name: &str) -> Owner {
     Owner::parse(name).unwrap()
@@ -15,7 +15,7 @@ fn id(text: &str) -> OperationId {
     OperationId::parse(text).unwrap()
 }
 
-fn rows() -> Locked {
+pub(in crate::protocol) fn rows() -> Locked {
     let fence = FenceRow {
         token: FencingToken(7),
         owner: owner("w"),
@@ -39,7 +39,7 @@ fn rows() -> Locked {
     Locked { fence, lease, now, incarnation: Incarnation(2), found: Vec::new() }
 }
 
-fn credential() -> Credential {
+pub(in crate::protocol) fn credential() -> Credential {
     Credential {
         lease: LeaseName::parse("l").unwrap(),
         owner: owner("w"),

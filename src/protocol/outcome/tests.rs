@@ -1,47 +1,15 @@
 //! What is told of an operation, row by row.
 
 use super::*;
-use crate::protocol::fence::{FenceRow, LeaseRow};
-use crate::protocol::lease::{BatchSeq, DbTime, Identity, Incarnation, LeaseName, Owner};
-use crate::protocol::ledger::LedgerPartition;
+use crate::protocol::fence::tests::{NOW_S, RETENTION_S, rows as held};
+use crate::protocol::lease::{BatchSeq, Incarnation};
 use crate::protocol::operation::{Accepted, Fingerprint};
 
-const RETENTION_S: i64 = 7 * 24 * 3600;
-const NOW_S: i64 = 1_800_000_000;
 const ABSENT: Outcome = Outcome::Absent { up_to: FencingToken(7) };
 const UNKNOWN: Outcome = Outcome::Unknown { can_settle: false };
 
-fn owner() -> Owner {
-    Owner::parse("w").unwrap()
-}
-
 fn id() -> OperationId {
     OperationId::parse("op").unwrap()
-}
-
-/// Token 7, held for another 30 s.
-fn held() -> Locked {
-    let fence = FenceRow {
-        token: FencingToken(7),
-        owner: owner(),
-        incarnation: Incarnation(2),
-        seq: BatchSeq(4),
-        nonce: None,
-        home: None,
-        partition: LedgerPartition(3),
-        quarantine: None,
-    };
-    let lease = LeaseRow {
-        owner: owner(),
-        identity: Identity::new("i"),
-        token: FencingToken(7),
-        expires_at: DbTime((NOW_S + 30) * 1_000_000),
-        released: false,
-        ttl_ms: 30_000,
-        request_id: None,
-    };
-    let now = DbTime(NOW_S * 1_000_000);
-    Locked { fence, lease, now, incarnation: Incarnation(2), found: Vec::new() }
 }
 
 fn expired() -> Locked {
@@ -57,14 +25,7 @@ fn released() -> Locked {
 }
 
 fn credential(token: u64) -> Credential {
-    Credential {
-        lease: LeaseName::parse("l").unwrap(),
-        owner: owner(),
-        token: FencingToken(token),
-        incarnation: Incarnation(2),
-        expires_s: NOW_S + 30,
-        issued_s: NOW_S,
-    }
+    Credential { token: FencingToken(token), ..crate::protocol::fence::tests::credential() }
 }
 
 fn told(rows: &Locked, credential: Option<&Credential>) -> Outcome {

@@ -104,7 +104,7 @@ fn a_strangers_open_transaction_in_the_ledger_holds_an_open_up_and_hides_nothing
 /// F26 (d): ledger reads slower than the time that an open has.
 #[test]
 fn a_ledger_read_that_is_too_slow_is_a_failure_and_not_the_end_of_the_log() {
-    let proxy = crate::kafka_proxy();
+    let proxy = crate::proxies::kafka_proxy();
     let options = Options { bootstrap: Some(proxy.address()), ..Options::default() };
     let world = World::with("slow-ledger", options);
     let (g1, g2) = (world.gateway("g1"), world.gateway("g2"));
