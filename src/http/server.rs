@@ -1,7 +1,8 @@
 //! Serving both listeners: connections, their limits, and stopping.
 //!
 //! Owns accept loops and the life of a connection. A silent or slow client is cut off by the header
-//! deadline, an idle one by the idle deadline; a body has a deadline of its own, where it is read.
+//! deadline, an idle one and one that does not read its answer by the idle deadline; a body has a
+//! deadline of its own, where it is read.
 
 mod deadline;
 mod peers;
@@ -11,7 +12,7 @@ use crate::telemetry;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use deadline::{HeadDeadline, Phase};
+use deadline::{Deadlines, Phase};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -52,7 +53,7 @@ pub struct ServerLimits {
     pub connections_per_peer_max: usize,
     /// From the first byte of a request (or the start of a connection) to the end of its head.
     pub header_timeout: Duration,
-    /// Between two requests of a connection.
+    /// Between two requests of a connection, and for taking an answer (or 64 KiB of it).
     pub idle_timeout: Duration,
     /// How long requests that have begun may take after `stop`.
     pub drain_timeout: Duration,
@@ -154,7 +155,8 @@ async fn connection(
         return;
     }
     let phase = Arc::new(Phase::default());
-    let io = HeadDeadline::new(stream, Arc::clone(&phase), limits.header_timeout);
+    let (head, write) = (limits.header_timeout, limits.idle_timeout);
+    let io = Deadlines::new(stream, Arc::clone(&phase), head, write);
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, phase) = (router.clone(), Arc::clone(&phase));
         phase.serving();

@@ -59,6 +59,7 @@ struct Columns {
     request_id: Option<String>,
     now_us: i64,
     database_incarnation: Option<i64>,
+    forgotten_us: Option<i64>,
     operation_id: Option<String>,
     fingerprint: Option<Vec<u8>>,
     operation_token: Option<i64>,
@@ -124,13 +125,15 @@ pub(super) async fn page(
                l.request_id,
                (extract(epoch FROM l.expires_at) * 1000000)::bigint AS "expires_us!",
                (extract(epoch FROM clock.now) * 1000000)::bigint AS "now_us!",
-               (SELECT i.incarnation FROM installation i) AS database_incarnation,
+               i.incarnation AS "database_incarnation?",
+               (extract(epoch FROM i.forgotten_to) * 1000000)::bigint AS "forgotten_us?",
                NULL::text AS operation_id, NULL::bytea AS fingerprint,
                NULL::bigint AS operation_token, NULL::bigint AS operation_incarnation,
                NULL::bigint AS operation_seq, NULL::bytea AS runs
            FROM leases l
            JOIN fences f ON f.lease = l.lease
            CROSS JOIN clock
+           LEFT JOIN installation i ON i.singleton
            WHERE l.lease COLLATE "C" > $1 AND l.lease COLLATE "C" >= $2
                AND ($2 = '' OR l.lease COLLATE "C" < $2 || '{')
            ORDER BY l.lease COLLATE "C" LIMIT $3"#,
@@ -170,13 +173,15 @@ pub(super) async fn read(
                l.request_id,
                (extract(epoch FROM l.expires_at) * 1000000)::bigint AS "expires_us!",
                (extract(epoch FROM clock.now) * 1000000)::bigint AS "now_us!",
-               (SELECT i.incarnation FROM installation i) AS database_incarnation,
+               i.incarnation AS "database_incarnation?",
+               (extract(epoch FROM i.forgotten_to) * 1000000)::bigint AS "forgotten_us?",
                o.operation_id AS "operation_id?", o.fingerprint AS "fingerprint?",
                o.token AS "operation_token?", o.incarnation AS "operation_incarnation?",
                o.batch_seq AS "operation_seq?", o.runs AS "runs?"
            FROM fences f
            JOIN leases l ON l.lease = f.lease
            CROSS JOIN clock
+           LEFT JOIN installation i ON i.singleton
            LEFT JOIN operations o ON o.lease = f.lease AND o.operation_id = ANY ($2)
            WHERE f.lease = $1"#,
         lease.as_str(),
@@ -199,13 +204,17 @@ fn gather(rows: Vec<Columns>) -> Result<Option<Rows>, Unreadable> {
         first.get_or_insert(row);
     }
     let Some(row) = first else { return Ok(None) };
-    let incarnation = row.database_incarnation.ok_or(Unreadable("no installation row"))?;
+    let (Some(incarnation), Some(forgotten_us)) = (row.database_incarnation, row.forgotten_us)
+    else {
+        return Err(Unreadable("no installation row"));
+    };
     let (fence, lease) = (row.fence(), row.lease());
     let locked = Locked {
         fence,
         lease,
         now: DbTime(row.now_us),
         incarnation: Incarnation(incarnation.unsigned_abs()),
+        forgotten_to: DbTime(forgotten_us),
         found,
     };
     Ok(Some(Rows { locked, home_url: row.home_url }))

@@ -71,6 +71,8 @@ pub struct Locked {
     pub now: DbTime,
     /// The database's incarnation, read in the same transaction.
     pub incarnation: Incarnation,
+    /// No operation accepted later than this was ever removed.
+    pub forgotten_to: DbTime,
     /// Those of the asked operation ids that are already accepted.
     pub found: Vec<Stored>,
 }
@@ -134,7 +136,7 @@ pub fn judge(
             Verdict::Refused(Refusal::OperationConflict)
         };
     }
-    let age = age(id, locked.now, retention_s);
+    let age = age(id, locked, retention_s);
     match standing(locked, credential, retention_s) {
         Standing::Ahead => Verdict::Ahead,
         Standing::Live => match age {
@@ -147,8 +149,9 @@ pub fn judge(
     }
 }
 
-/// How far the clocks of those who make operation ids may be ahead, in seconds. Below
-/// [`PURGE_AFTER_S`], so that an id with a time is refused as too old before its row can be gone.
+/// How far the clocks of those who make operation ids may be ahead, in seconds: an id's own time is
+/// never later than its acceptance by more than this. Below [`PURGE_AFTER_S`], so that an id with a
+/// time is refused as too old before its row can be gone.
 pub const OPERATION_AHEAD_MAX_S: i64 = 300;
 
 /// How long an accepted operation is kept beyond the retention, in seconds.
@@ -163,13 +166,18 @@ enum Age {
     Ahead,
 }
 
-fn age(id: &OperationId, now: DbTime, retention_s: i64) -> Age {
+/// Too old is what is past the retention, and what may have been forgotten under a shorter one (or
+/// by a clock that was ahead): the rows say up to where.
+fn age(id: &OperationId, rows: &Locked, retention_s: i64) -> Age {
+    const AHEAD_MAX_MS: i64 = 1_000 * OPERATION_AHEAD_MAX_S;
     let Some(ms) = id.uuid_v7_ms() else { return Age::Remembered };
-    let now_ms = now.0.div_euclid(1_000);
+    let [now_ms, forgotten_ms] = [rows.now, rows.forgotten_to].map(|t| t.0.div_euclid(1_000));
     let since_ms = now_ms.saturating_sub(ms);
-    if since_ms > retention_s.saturating_mul(1_000) {
+    if since_ms > retention_s.saturating_mul(1_000)
+        || ms <= forgotten_ms.saturating_add(AHEAD_MAX_MS)
+    {
         Age::TooOld
-    } else if since_ms < OPERATION_AHEAD_MAX_S.saturating_mul(-1_000) {
+    } else if since_ms < -AHEAD_MAX_MS {
         Age::Ahead
     } else {
         Age::Remembered
@@ -179,18 +187,20 @@ fn age(id: &OperationId, now: DbTime, retention_s: i64) -> Age {
 /// An operation with this id may have been accepted so long ago that it is not kept any more.
 #[must_use]
 pub fn is_forgotten(
+    rows: &Locked,
     id: &OperationId,
     credential: Option<&Credential>,
-    now: DbTime,
     retention_s: i64,
 ) -> bool {
-    credential.is_some_and(|c| is_aged(c, now, retention_s))
-        || age(id, now, retention_s) == Age::TooOld
+    credential.is_some_and(|c| is_aged(c, rows, retention_s))
+        || age(id, rows, retention_s) == Age::TooOld
 }
 
-/// An operation of a credential this old may have been purged already.
-fn is_aged(credential: &Credential, now: DbTime, retention_s: i64) -> bool {
-    now.seconds().saturating_sub(credential.issued_s) > retention_s
+/// An operation of a credential this old may have been purged already. None was accepted under it
+/// before it was issued.
+fn is_aged(credential: &Credential, rows: &Locked, retention_s: i64) -> bool {
+    rows.now.seconds().saturating_sub(credential.issued_s) > retention_s
+        || credential.issued_s <= rows.forgotten_to.seconds()
 }
 
 /// How a credential stands against the rows.
@@ -212,7 +222,7 @@ pub fn standing(locked: &Locked, credential: &Credential, retention_s: i64) -> S
     if credential.is_from_later(locked.now) {
         return Standing::Over(Refusal::CredentialNotYet);
     }
-    let aged = is_aged(credential, locked.now, retention_s);
+    let aged = is_aged(credential, locked, retention_s);
     let provable = if aged { SideEffect::Maybe } else { SideEffect::None };
     if fence.quarantine.is_some() {
         return Standing::Over(Refusal::Quarantined);

@@ -62,7 +62,7 @@ pub fn outcome(
     let foreign = credential.is_some_and(|c| {
         c.token == fence.token && (c.incarnation != fence.incarnation || c.owner != fence.owner)
     });
-    if !over || foreign || is_forgotten(id, credential, rows.now, retention_s) {
+    if !over || foreign || is_forgotten(rows, id, credential, retention_s) {
         return Outcome::Unknown { can_settle: false };
     }
     Outcome::Absent { up_to: fence.token }

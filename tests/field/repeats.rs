@@ -211,6 +211,18 @@ fn beyond_the_horizon_an_id_with_a_time_is_refused_and_never_written_twice() {
     // A stated limit: without a time it counts as new.
     let fresh = client.insist(&holder, "opaque", &value(&world, "opaque"), SOON).expect(200);
     assert_eq!(fresh["replayed"], false);
+    // A longer retention from now on, by another gateway or a restart: nothing comes back.
+    let longer = vec![("FENCEPOST_LIMITS_RETENTION_S", "604800".to_owned())];
+    let gateway = world.gateway_with("g2", longer);
+    let client = gateway.client();
+    let holder = client.take(LEASE, "w", SOON);
+    let again = client.insist(&holder, &timed, &value(&world, &timed), SOON);
+    again.expect_problem(422, "operation_too_old");
+    client.release(&holder).expect(200);
+    let path = format!("/v1/leases/{LEASE}/operations/{timed}");
+    let asked = client.get(&path, Some(&holder.credential)).expect(200);
+    assert_eq!(asked["state"], "unknown", "{asked}");
+    assert_eq!(copies(&world, &timed), 1, "written twice under a longer retention");
 }
 
 /// F11: the purge runs while others write and retry.

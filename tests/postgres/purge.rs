@@ -3,6 +3,7 @@
 use super::support::{Database, facts};
 use super::{accepted, held, id, lease, write};
 use fencepost::engine::ports::{FenceStore, PurgeStep, Purged};
+use fencepost::postgres::Postgres;
 use fencepost::protocol::fence::{PURGE_AFTER_S, Write};
 use fencepost::protocol::lease::{BatchSeq, DbTime};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -28,6 +29,11 @@ async fn accepted_ago(owner: &mut PgConnection, ages_s: &[i64]) {
     }
 }
 
+/// What a verdict is told, read with the lease's rows.
+async fn forgotten_to(store: &Postgres) -> DbTime {
+    store.find(&lease(), &id("young")).await.unwrap().unwrap().forgotten_to
+}
+
 async fn left(owner: &mut PgConnection) -> Vec<String> {
     let sql = "SELECT operation_id FROM operations ORDER BY operation_id";
     sqlx::query_scalar(sql).fetch_all(owner).await.unwrap()
@@ -44,12 +50,15 @@ async fn a_purge_goes_in_steps_from_the_oldest_and_stops_at_the_retention() {
     let kept = RETENTION_S + PURGE_AFTER_S;
     accepted_ago(&mut owner, &[kept + 30, kept + 20, kept + 10, kept - 60, RETENTION_S - 60]).await;
     let step = |from| store.purge(PurgeStep { retention_s: RETENTION_S, rows: 2, from });
+    assert_eq!(forgotten_to(&store).await, DbTime(0));
     let first = step(DbTime(0)).await.unwrap();
     assert_eq!(first.rows, 2);
+    assert_eq!(forgotten_to(&store).await, first.to);
     assert_eq!(left(&mut owner).await, ["op-2", "op-3", "op-4", "young"]);
     let second = step(first.to).await.unwrap();
     assert!(second.rows == 1 && second.to > first.to, "{second:?}");
     assert_eq!(step(second.to).await.unwrap(), Purged { rows: 0, to: second.to });
+    assert_eq!(forgotten_to(&store).await, second.to);
     assert_eq!(left(&mut owner).await, ["op-3", "op-4", "young"]);
     // A gateway with a shorter retention removes no more than the one with the longest allows.
     let short = PurgeStep { retention_s: 0, rows: 10, from: DbTime(0) };
@@ -111,4 +120,40 @@ async fn a_gateway_raises_the_retention_and_only_the_owner_lowers_it() {
         assert_eq!(stored(&mut gateway).await, expected);
     }
     assert_eq!(run(&mut database.owner().await, lower).await, Ok(1));
+}
+
+/// A gateway of another version, or a person with psql.
+#[tokio::test]
+async fn whoever_removes_operations_the_database_remembers_up_to_when_and_never_less() {
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    held(&store, 60_000).await;
+    let (mut owner, mut gateway) = (database.owner().await, database.gateway().await);
+    accepted_ago(&mut owner, &[RETENTION_S + 90, RETENTION_S + 60, RETENTION_S + 30]).await;
+    let at = async |owner: &mut PgConnection, k: u8| -> DbTime {
+        let sql = format!(
+            "SELECT (extract(epoch FROM accepted_at) * 1000000)::bigint FROM operations
+             WHERE operation_id = 'op-{k}'"
+        );
+        DbTime(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(owner).await.unwrap())
+    };
+    let one = |k: u8| format!("DELETE FROM operations WHERE operation_id = 'op-{k}'");
+    let middle = at(&mut owner, 1).await;
+    assert_eq!(run(&mut gateway, &one(1)).await, Ok(1));
+    assert_eq!(forgotten_to(&store).await, middle);
+    // An older one goes after it, and a statement finds none.
+    assert_eq!(run(&mut gateway, &one(0)).await, Ok(1));
+    assert_eq!(run(&mut gateway, &one(0)).await, Ok(0));
+    assert_eq!(forgotten_to(&store).await, middle);
+    // A removal that is taken back has removed nothing.
+    run(&mut gateway, "BEGIN").await.unwrap();
+    assert_eq!(run(&mut gateway, &one(2)).await, Ok(1));
+    run(&mut gateway, "ROLLBACK").await.unwrap();
+    assert_eq!(forgotten_to(&store).await, middle);
+    let last = at(&mut owner, 2).await;
+    assert_eq!(run(&mut owner, &one(2)).await, Ok(1));
+    assert_eq!(forgotten_to(&store).await, last);
+    let lower = "UPDATE installation SET forgotten_to = 'epoch'";
+    assert_eq!(run(&mut gateway, lower).await, Err("42501".to_owned()));
+    assert_eq!(run(&mut owner, lower).await, Err("23001".to_owned()));
 }

@@ -1,7 +1,8 @@
-//! The deadline of a request's head, as a wrapper around a connection.
+//! The deadlines of a request's head and of taking an answer, as a wrapper around a connection.
 //!
 //! Owns the difference between an idle connection, which may stay a while, and one in the middle of
 //! a head, which may not. hyper's own timer cannot tell them apart and serves as the idle deadline.
+//! Owns, too, how slowly a client may read what it asked for: hyper waits for it without end.
 
 use std::io;
 use std::pin::Pin;
@@ -38,25 +39,69 @@ impl Phase {
     }
 }
 
-/// A connection that fails to be read when a head takes too long.
-pub(super) struct HeadDeadline<T> {
+/// What a client that reads slowly must take in each stretch of time, in bytes.
+const STRETCH_BYTES: usize = 64 * 1024;
+
+type Timer = Option<Pin<Box<Sleep>>>;
+
+fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
+    timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+}
+
+/// A connection that fails to be read when a head takes too long, and to be written to when the
+/// other side does not read.
+pub(super) struct Deadlines<T> {
     io: T,
     phase: Arc<Phase>,
-    limit: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    head_limit: Duration,
+    head: Timer,
+    write_limit: Duration,
+    /// Runs from the first write that has to wait to the one that finds all written before it.
+    write: Timer,
+    /// Written since it began to run.
+    written: usize,
 }
 
-impl<T> HeadDeadline<T> {
-    pub(super) fn new(io: T, phase: Arc<Phase>, limit: Duration) -> Self {
-        Self { io, phase, limit, timer: Some(Box::pin(tokio::time::sleep(limit))) }
+impl<T> Deadlines<T> {
+    pub(super) fn new(
+        io: T,
+        phase: Arc<Phase>,
+        head_limit: Duration,
+        write_limit: Duration,
+    ) -> Self {
+        let head = Some(Box::pin(tokio::time::sleep(head_limit)));
+        Self { io, phase, head_limit, head, write_limit, write: None, written: 0 }
     }
 
-    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+    /// One attempt to write, with what came of it.
+    fn wrote(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match &write {
+            Poll::Ready(Ok(n)) if self.write.is_some() => {
+                self.written = self.written.saturating_add(*n);
+                if self.written >= STRETCH_BYTES {
+                    self.write = None;
+                }
+            }
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                if self.write.is_none() {
+                    self.write = Some(Box::pin(tokio::time::sleep(self.write_limit)));
+                    self.written = 0;
+                }
+                if is_over(&mut self.write, cx) {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        write
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for HeadDeadline<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Deadlines<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,29 +111,36 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadDeadline<T> {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
         match this.phase.now() {
-            HEAD if this.is_over(cx) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            HEAD if is_over(&mut this.head, cx) => {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
             IDLE if buf.filled().len() > before => {
                 this.phase.head();
-                this.timer = Some(Box::pin(tokio::time::sleep(this.limit)));
+                this.head = Some(Box::pin(tokio::time::sleep(this.head_limit)));
             }
-            SERVING => this.timer = None,
+            SERVING => this.head = None,
             _ => {}
         }
         read
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for HeadDeadline<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Deadlines<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write(cx, buf)
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write(cx, buf);
+        this.wrote(cx, write)
     }
 
+    /// Asked for only when all was written.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+        let this = self.get_mut();
+        this.write = None;
+        Pin::new(&mut this.io).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -100,7 +152,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for HeadDeadline<T> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().io).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        this.wrote(cx, write)
     }
 
     fn is_write_vectored(&self) -> bool {

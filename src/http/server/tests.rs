@@ -72,6 +72,48 @@ async fn an_idle_connection_outlives_the_deadline_of_a_head() {
     assert_eq!(rest(&mut stream).await, "");
 }
 
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Reads answers of so many bytes, with a pause in each.
+async fn take(stream: &mut TcpStream, answers: usize, bytes: usize, pause: Duration) {
+    let mut half = vec![0; bytes / 2];
+    for _ in 0..answers {
+        stream.read_exact(&mut half).await.unwrap();
+        tokio::time::sleep(pause).await;
+        stream.read_exact(&mut half).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answers_is_cut_off_and_a_slow_one_is_not() {
+    const LARGE: usize = 256 * 1024;
+    // More than what the kernel's buffers of both sides hold.
+    const MANY: usize = 128;
+    let large = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
+    let one = ServerLimits {
+        connections_max: 1,
+        header_timeout: SOON * 100,
+        idle_timeout: SOON,
+        ..limits()
+    };
+    let served = served(large, one).await;
+    let mut slow = TcpStream::connect(served.address).await.unwrap();
+    let begun = Instant::now();
+    slow.write_all(&GET.repeat(MANY)).await.unwrap();
+    take(&mut slow, MANY, LARGE, SOON / 20).await;
+    assert!(begun.elapsed() > SOON * 5);
+    drop(slow);
+    let mut never = TcpStream::connect(served.address).await.unwrap();
+    never.write_all(&GET.repeat(MANY)).await.unwrap();
+    // Served only once the other's place is free.
+    let mut next = TcpStream::connect(served.address).await.unwrap();
+    let begun = Instant::now();
+    next.write_all(GET).await.unwrap();
+    let answer = take(&mut next, 1, LARGE, Duration::ZERO);
+    tokio::time::timeout(SOON * 40, answer).await.expect("its place is still held");
+    assert!(begun.elapsed() >= SOON / 2, "{:?}", begun.elapsed());
+}
+
 #[tokio::test]
 async fn a_stop_lets_a_request_that_has_begun_end() {
     let router = Router::new().route(

@@ -36,7 +36,8 @@ pub(in crate::protocol) fn rows() -> Locked {
         request_id: None,
     };
     let now = DbTime(NOW_S * 1_000_000);
-    Locked { fence, lease, now, incarnation: Incarnation(2), found: Vec::new() }
+    let forgotten_to = DbTime(0);
+    Locked { fence, lease, now, incarnation: Incarnation(2), forgotten_to, found: Vec::new() }
 }
 
 pub(in crate::protocol) fn credential() -> Credential {
@@ -232,16 +233,20 @@ fn a_handle_is_usable_only_while_every_fact_of_the_row_is_its_own() {
 
 fn any_rows() -> impl Strategy<Value = Locked> {
     let flags = (any::<bool>(), any::<bool>(), 0u64..3);
-    (1u64..4, -2i64..3, flags).prop_map(|(token, rest, (released, quarantined, incarnation))| {
-        let mut locked = rows();
-        locked.fence.token = FencingToken(token);
-        locked.lease.token = FencingToken(token);
-        locked.lease.released = released;
-        locked.lease.expires_at = DbTime(locked.now.0 + rest);
-        locked.fence.quarantine = quarantined.then(String::new);
-        locked.fence.incarnation = Incarnation(incarnation);
-        locked
-    })
+    let times = (-2i64..3, 0i64..RETENTION_S * 2);
+    (1u64..4, times, flags).prop_map(
+        |(token, (rest, gone), (released, quarantined, incarnation))| {
+            let mut locked = rows();
+            locked.forgotten_to = DbTime(locked.now.0 - gone * 1_000_000);
+            locked.fence.token = FencingToken(token);
+            locked.lease.token = FencingToken(token);
+            locked.lease.released = released;
+            locked.lease.expires_at = DbTime(locked.now.0 + rest);
+            locked.fence.quarantine = quarantined.then(String::new);
+            locked.fence.incarnation = Incarnation(incarnation);
+            locked
+        },
+    )
 }
 
 fn any_credential() -> impl Strategy<Value = Credential> {
@@ -299,6 +304,7 @@ proptest! {
             && refusal.side_effect() == SideEffect::None
         {
             prop_assert!(NOW_S - credential.issued_s <= RETENTION_S);
+            prop_assert!(credential.issued_s > locked.forgotten_to.seconds());
             let below = credential.token < locked.fence.token;
             let released = credential.token == locked.fence.token && locked.lease.released;
             prop_assert!(below || released, "{refusal:?}");
@@ -333,6 +339,25 @@ fn an_operation_that_is_still_known_is_replayed_however_old_its_id_is() {
     known.accepted.id = v7(RETENTION_S + 1);
     locked.found = vec![known.clone()];
     assert_eq!(of_age(&locked, RETENTION_S + 1), Verdict::Replay(known));
+}
+
+/// The retention was raised after a purge, or the purge's clock was ahead for a while.
+#[test]
+fn what_was_once_forgotten_never_counts_as_new_under_a_longer_retention() {
+    const GONE_S: i64 = 3_600;
+    let mut locked = rows();
+    locked.forgotten_to = DbTime((NOW_S - GONE_S) * 1_000_000);
+    // Accepted at that instant with the clock of its maker as far ahead as is taken.
+    let last = GONE_S - OPERATION_AHEAD_MAX_S;
+    assert_eq!(of_age(&locked, last), Verdict::Refused(Refusal::OperationTooOld));
+    assert_eq!(of_age(&locked, last - 1), Verdict::Live);
+    locked.fence.token = FencingToken(8);
+    let said = |issued_s| {
+        let asks = Credential { issued_s, ..credential() };
+        refused(&locked, &asks).side_effect()
+    };
+    assert_eq!(said(NOW_S - GONE_S), SideEffect::Maybe);
+    assert_eq!(said(NOW_S - GONE_S + 1), SideEffect::None);
 }
 
 #[test]

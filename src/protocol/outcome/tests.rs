@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::fence::tests::{NOW_S, RETENTION_S, rows as held};
-use crate::protocol::lease::{BatchSeq, Incarnation};
+use crate::protocol::lease::{BatchSeq, DbTime, Incarnation};
 use crate::protocol::operation::{Accepted, Fingerprint};
 
 const ABSENT: Outcome = Outcome::Absent { up_to: FencingToken(7) };
@@ -77,6 +77,9 @@ fn after_a_release_or_a_settle_what_is_not_found_is_absent() {
 fn what_may_have_been_forgotten_is_not_absent() {
     let old = Credential { issued_s: NOW_S - RETENTION_S - 1, ..credential(6) };
     assert_eq!(told(&released(), Some(&old)), UNKNOWN);
+    let mut purged = released();
+    purged.forgotten_to = DbTime(credential(6).issued_s * 1_000_000);
+    assert_eq!(told(&purged, Some(&credential(6))), UNKNOWN);
     let v7 = OperationId::parse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
     assert_eq!(outcome(&released(), &v7, None, RETENTION_S), UNKNOWN);
     let foreign = Credential { incarnation: Incarnation(1), ..credential(7) };

@@ -43,6 +43,7 @@ pub(super) struct Rows {
     session: u64,
     /// Live sessions, with the time of their last statement.
     live: BTreeMap<u64, Instant>,
+    forgotten_to: Option<DbTime>,
 }
 
 impl Rows {
@@ -158,7 +159,8 @@ impl Rows {
         let found = ids.iter().filter_map(|id| entry.operations.get(id));
         let found = found.map(|(stored, _)| stored.clone()).collect();
         let (fence, lease) = (entry.fence.clone(), entry.lease.clone());
-        Locked { fence, lease, now, incarnation: Incarnation(1), found }
+        let forgotten_to = self.forgotten_to.unwrap_or(DbTime(0));
+        Locked { fence, lease, now, incarnation: Incarnation(1), forgotten_to, found }
     }
 
     pub(super) fn token(&self, name: &LeaseName) -> FencingToken {
@@ -195,7 +197,9 @@ impl Rows {
         for (_, name, id) in &old {
             self.leases.get_mut(name).unwrap().operations.remove(id);
         }
-        let to = old.last().map_or(step.from, |(at, ..)| *at);
+        let last = old.last().map(|(at, ..)| *at);
+        self.forgotten_to = self.forgotten_to.max(last);
+        let to = last.unwrap_or(step.from);
         Purged { rows: old.len().try_into().unwrap(), to }
     }
 

@@ -36,7 +36,7 @@ fn locked(expires_at: i64) -> Event {
     };
     let lease = lease(expires_at);
     let (now, incarnation, found) = (DbTime(NOW), Incarnation(1), Vec::new());
-    let rows = Locked { fence, lease, now, incarnation, found };
+    let rows = Locked { fence, lease, now, incarnation, forgotten_to: DbTime(0), found };
     let outcome = LockOutcome::Locked(Box::new(rows));
     Event::Locked { outcome, fresh: Nonce([1; 16]), glimpse: FencingToken(7) }
 }

@@ -69,7 +69,14 @@ impl World {
         };
         let now = DbTime(1_000_000_000);
         Self {
-            rows: Locked { fence, lease, now, incarnation: Incarnation(1), found: Vec::new() },
+            rows: Locked {
+                fence,
+                lease,
+                now,
+                incarnation: Incarnation(1),
+                forgotten_to: DbTime(0),
+                found: Vec::new(),
+            },
             stored: Vec::new(),
             sequence: 0,
             known: Knowledge::default(),
