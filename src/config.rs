@@ -10,6 +10,7 @@ mod keys;
 mod print;
 mod secret;
 mod secret_file;
+mod shown;
 mod sources;
 
 use serde::de::Error as _;
@@ -51,7 +52,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A file that should hold a secret.
-    #[error("{key} {}", path.display())]
+    #[error("{key} {}", shown::path(path))]
     SecretFile {
         /// The key or the variable that names it.
         key: String,
@@ -100,6 +101,7 @@ pub struct Http {
     #[serde(deserialize_with = "address")]
     pub admin_listen: SocketAddr,
     /// Where others reach the data listener.
+    #[serde(serialize_with = "shown::serialize_address")]
     pub advertised_url: String,
     /// Largest body.
     pub body_bytes_max: usize,
@@ -134,6 +136,7 @@ pub struct Postgres {
 #[serde(deny_unknown_fields, default)]
 pub struct Kafka {
     /// Brokers to begin with.
+    #[serde(serialize_with = "shown::serialize_address")]
     pub bootstrap: String,
     /// Patterns of topics that may be written to.
     pub topics: Vec<String>,
@@ -152,6 +155,7 @@ pub struct Credentials {
     /// Claim `aud`.
     pub audience: String,
     /// Ed25519 key in PKCS#8 PEM.
+    #[serde(serialize_with = "shown::serialize_key_path")]
     pub signing_key_file: PathBuf,
 }
 
@@ -233,9 +237,11 @@ pub struct Timeouts {
 }
 
 impl ConfigError {
-    /// What a TOML error says. It names the line and never shows it: it may hold a secret.
+    /// What a TOML error says. It names the line and never shows it nor a value: either may hold a
+    /// secret.
     fn parse(text: &str, error: &toml::de::Error) -> Self {
-        Self::Parse { line: line(text, error.span()), message: error.message().to_owned() }
+        let message = shown::without_value(error.message());
+        Self::Parse { line: line(text, error.span()), message }
     }
 }
 

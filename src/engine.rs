@@ -224,7 +224,8 @@ impl Engine {
             alone: false,
         };
         let waits = self.in_flight.enter((lease.clone(), post.id));
-        let reply = self.ask(&lease, |caller| Command::Produce(waiting, until, caller)).await;
+        let produce = |caller| Command::Produce(waiting, until, caller, post.kept);
+        let reply = self.ask(&lease, produce).await;
         crate::failpoint::hit("before_reply", lease.as_str());
         let refusal = match reply {
             Ok(Reply::Produced { stored, replayed }) => return Ok(Produced::of(stored, replayed)),

@@ -47,6 +47,8 @@ use tokens::Draws;
 const GRACE: Duration = Duration::from_millis(500);
 /// Sessions on which tokens are drawn.
 const DRAW_SESSIONS: u32 = 2;
+/// Sessions for lists and histories.
+const READ_SESSIONS: u32 = 2;
 
 /// Limits, in the order that is asserted at the start: idle in transaction < lock < statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +112,8 @@ pub struct Postgres {
     work: Arc<Shelf>,
     reserve: PgPool,
     draws: Draws,
+    /// For lists and histories, so that dashboards take none from a renew.
+    readers: PgPool,
     /// One session, so that what removes old rows takes none from a request.
     purger: PgPool,
     home: Home,
@@ -139,6 +143,7 @@ impl Postgres {
             work: Shelf::new(pool(options.work_sessions, false)),
             reserve: pool(options.reserve_sessions, true),
             draws: Draws::new(pool(DRAW_SESSIONS, true), timeouts),
+            readers: pool(READ_SESSIONS, true),
             purger: pool(1, true),
             home: Home { id: Uuid::from_bytes(options.instance.0), url: options.home_url.clone() },
             options,
@@ -150,6 +155,7 @@ impl Postgres {
         self.work.close().await;
         self.reserve.close().await;
         self.draws.close().await;
+        self.readers.close().await;
         self.purger.close().await;
     }
 
@@ -177,6 +183,11 @@ impl Postgres {
     /// A session outside any transaction.
     async fn reserve(&self, stage: &'static str) -> Result<Session, Failure> {
         checkout::from_pool(&self.reserve, self.options.timeouts.checkout, stage).await
+    }
+
+    /// A session for what dashboards ask.
+    async fn reader(&self, stage: &'static str) -> Result<Session, Failure> {
+        checkout::from_pool(&self.readers, self.options.timeouts.checkout, stage).await
     }
 
     async fn lock_rows(

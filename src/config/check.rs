@@ -5,7 +5,7 @@
 
 mod text;
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, shown};
 use crate::protocol::operation::RECORDS_MAX;
 use crate::protocol::transactional_id::Installation;
 use std::collections::BTreeSet;
@@ -57,11 +57,18 @@ impl Config {
         ensure(text::is_postgres_url(self.postgres.url.expose()), || {
             "postgres.url must begin with postgres:// or postgresql://".to_owned()
         })?;
+        ensure(text::has_known_parameters(self.postgres.url.expose()), || {
+            let known = text::POSTGRES_PARAMETERS.join(" ");
+            format!("postgres.url: behind the ? only these are known: {known}")
+        })?;
         given("kafka.bootstrap", &self.kafka.bootstrap)?;
         given("kafka.ledger_topic", &self.kafka.ledger_topic)?;
         given("http.advertised_url", &self.http.advertised_url)?;
         let key_file = self.credentials.signing_key_file.as_os_str();
         ensure(!key_file.is_empty(), || "credentials.signing_key_file must be set".to_owned())?;
+        ensure(!shown::is_key(&key_file.to_string_lossy()), || {
+            "credentials.signing_key_file must be the path of the key, not the key".to_owned()
+        })?;
         for (key, claim) in [
             ("credentials.issuer", &self.credentials.issuer),
             ("credentials.audience", &self.credentials.audience),
@@ -84,8 +91,9 @@ impl Config {
             format!("http.listen ({data}) and http.admin_listen ({admin}) must not be the same")
         })?;
         let url = &self.http.advertised_url;
-        text::check_advertised_url(url)
-            .map_err(|rule| invalid(format!("http.advertised_url ({url}) {rule}")))
+        text::check_advertised_url(url).map_err(|rule| {
+            invalid(format!("http.advertised_url ({}) {rule}", shown::address(url)))
+        })
     }
 
     fn check_order_of_timeouts(&self) -> Result<(), ConfigError> {
@@ -185,7 +193,12 @@ impl Config {
     }
 
     fn check_kafka(&self) -> Result<(), ConfigError> {
-        for entry in self.kafka.bootstrap.split(',').map(str::trim) {
+        let bootstrap = &self.kafka.bootstrap;
+        ensure(!bootstrap.contains('@'), || {
+            let rule = "must be host:port, without user; see [kafka.client]";
+            format!("kafka.bootstrap ({}) {rule}", shown::address(bootstrap))
+        })?;
+        for entry in bootstrap.split(',').map(str::trim) {
             ensure(text::is_host_and_port(entry), || {
                 format!("kafka.bootstrap: {entry:?} must be host:port")
             })?;

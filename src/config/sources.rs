@@ -4,7 +4,7 @@
 //! message names its line; what comes from elsewhere is tried by itself before it is put in.
 
 use super::keys::{self, FILE_SUFFIX, Key};
-use super::{Config, ConfigError, SecretFileError, environment, secret_file};
+use super::{Config, ConfigError, SecretFileError, environment, secret_file, shown};
 use serde::Deserialize as _;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -204,7 +204,7 @@ fn read_secret(named_by: &str, path: &Path, key: &Key) -> Result<DeValue<'static
 fn accepts(key: &Key, value: &DeValue<'_>) -> Result<(), String> {
     let mut document = DeTable::new();
     put(&mut document, &key.section, &key.name, value.clone());
-    deserialize(document, 0..0).map(drop).map_err(|error| error.message().to_owned())
+    deserialize(document, 0..0).map(drop).map_err(|error| shown::without_value(error.message()))
 }
 
 fn deserialize(document: DeTable<'_>, span: Range<usize>) -> Result<Config, toml::de::Error> {

@@ -53,6 +53,38 @@ fn an_unknown_key_is_refused_in_every_section_with_its_line() {
     assert!(message("[http]\nlisten = 'localhost:8080'\n").contains("127.0.0.1:8080"));
 }
 
+/// A slip of the pen: a secret where a table, a path or an address belongs.
+#[test]
+fn a_secret_in_the_wrong_place_is_not_shown_either() {
+    const URL: &str = "postgres://u:hunter2@h/d";
+    let complete = "installation = 'x'\n[postgres]\nurl = 'postgres://h/d'\n";
+    for text in [
+        format!("postgres = '{URL}'\n"),
+        format!("[kafka]\nclient = '{URL}'\n"),
+        format!("workers = '{URL}'\n"),
+        format!("[limits]\nidle_ms = '{URL}'\n"),
+        format!("[[workers]]\nname = 'a'\nleases = '{URL}'\n"),
+        format!("[http]\nlisten = '{URL}'\n"),
+        format!("[postgres]\nurl_file = '{URL}'\n"),
+        "[postgres]\nurl_file = 'hunter2'\n".to_owned(),
+        format!("{complete}[http]\nadvertised_url = 'http://u:hunter2@h:1'\n"),
+        format!("{complete}[kafka]\nbootstrap = 'u:p,hunter2@h:1'\n"),
+        format!("{complete}[credentials]\nsigning_key_file = '-----BEGIN hunter2'\n"),
+        "installation = 'x'\n[postgres]\nurl = 'postgres://u:x?hunter2@h/d'\n".to_owned(),
+    ] {
+        let (said, shown) = match Effective::of(&text, []) {
+            Err(error) => (error.to_string(), String::new()),
+            Ok(effective) => {
+                let problem = effective.config.check().unwrap_err().to_string();
+                let printed = effective.to_toml().unwrap();
+                let json = effective.to_json(Some(&problem)).unwrap();
+                (problem, printed + &json)
+            }
+        };
+        assert!(!said.contains("hunter2") && !shown.contains("hunter2"), "{text}{said}\n{shown}");
+    }
+}
+
 #[test]
 fn no_secret_is_shown() {
     let (operator, worker) = ("2".repeat(64), "1".repeat(64));

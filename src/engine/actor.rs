@@ -5,6 +5,7 @@
 //! caller's connection: a reply that nobody takes is dropped.
 
 use crate::engine::Deps;
+use crate::engine::api::Kept;
 use crate::engine::perform::Performer;
 use crate::engine::registry::Registry;
 use crate::protocol::batch::{Ticket, Waiting};
@@ -25,7 +26,7 @@ pub(super) enum Command {
     Acquire(Acquire, oneshot::Sender<Reply>),
     Settle(oneshot::Sender<Reply>),
     /// With the instant at which its caller stops waiting.
-    Produce(Waiting, Instant, oneshot::Sender<Reply>),
+    Produce(Waiting, Instant, oneshot::Sender<Reply>, Kept),
     Release(Credential, oneshot::Sender<Reply>),
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Actor {
     mailbox: Mailbox,
     /// A release waits until the operations ahead of it are answered.
     held: Option<(Credential, oneshot::Sender<Reply>)>,
-    replies: HashMap<Ticket, oneshot::Sender<Reply>>,
+    replies: HashMap<Ticket, (oneshot::Sender<Reply>, Kept)>,
     ticket: Ticket,
     /// The last command came from the first mailbox: the other one's turn.
     served_first: bool,
@@ -157,10 +158,11 @@ impl Actor {
         if matches!(reply, Reply::Released) {
             self.registry.announce_release(&self.performer.lease);
         }
-        if let Some(caller) = self.replies.remove(&ticket)
-            && caller.send(reply).is_err()
-        {
-            tracing::debug!(lease = %self.performer.lease, "caller left before the answer");
+        if let Some((caller, kept)) = self.replies.remove(&ticket) {
+            drop(kept);
+            if caller.send(reply).is_err() {
+                tracing::debug!(lease = %self.performer.lease, "caller left before the answer");
+            }
         }
     }
 
@@ -255,8 +257,12 @@ impl Actor {
     }
 
     fn enlist(&mut self, caller: oneshot::Sender<Reply>) -> Ticket {
+        self.enlist_with(caller, Kept::default())
+    }
+
+    fn enlist_with(&mut self, caller: oneshot::Sender<Reply>, kept: Kept) -> Ticket {
         self.ticket = self.ticket.saturating_add(1);
-        self.replies.insert(self.ticket, caller);
+        self.replies.insert(self.ticket, (caller, kept));
         self.ticket
     }
 
@@ -281,8 +287,8 @@ impl Actor {
                 Event::Acquire(acquire)
             }
             Command::Settle(caller) => Event::Settle(self.enlist(caller)),
-            Command::Produce(mut waiting, deadline, caller) => {
-                waiting.ticket = self.enlist(caller);
+            Command::Produce(mut waiting, deadline, caller, kept) => {
+                waiting.ticket = self.enlist_with(caller, kept);
                 let until = deadline.saturating_duration_since(self.started).as_millis();
                 waiting.deadline_ms = u64::try_from(until).unwrap_or(u64::MAX);
                 Event::Queue(waiting)

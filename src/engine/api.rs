@@ -7,6 +7,8 @@ use crate::protocol::lease::{
     BatchSeq, DbTime, FencingToken, Identity, Incarnation, LeaseName, Owner, RequestId,
 };
 use crate::protocol::operation::{OperationId, Placed, Record, Stored, unfold_runs};
+use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request for a lease.
@@ -47,6 +49,20 @@ pub struct Granted {
     pub now: DbTime,
 }
 
+/// Something of the caller's (its share of a bounded memory) that is kept until an operation is
+/// answered, whether or not anybody still waits for that: then it is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct Kept(
+    #[expect(dead_code, reason = "its drop is its use")] Option<Arc<dyn Any + Send + Sync>>,
+);
+
+impl Kept {
+    /// Keeps this.
+    pub fn new(it: impl Any + Send + Sync) -> Self {
+        Self(Some(Arc::new(it)))
+    }
+}
+
 /// One POST of records.
 #[derive(Debug, Clone)]
 pub struct Post {
@@ -56,6 +72,8 @@ pub struct Post {
     pub id: OperationId,
     /// Decoded and validated records, without our headers.
     pub records: Vec<Record>,
+    /// What its records take.
+    pub kept: Kept,
 }
 
 /// A POST that is in the topic, once and whole.

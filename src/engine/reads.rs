@@ -5,7 +5,9 @@
 
 use crate::engine::Engine;
 use crate::engine::api::{OperationQuery, OperationState, Produced};
-use crate::engine::ports::{Answer, FenceStore, HistoryEntry, HistoryPage, LeasePage, LeaseView};
+use crate::engine::ports::{
+    Answer, Failure, FenceStore, HistoryEntry, HistoryPage, LeasePage, LeaseView, Refused,
+};
 use crate::protocol::fence::{Credential, Locked, Verdict, judge};
 use crate::protocol::lease::LeaseName;
 use crate::protocol::operation::{Fingerprint, OperationId, Record};
@@ -26,10 +28,7 @@ impl Engine {
         let log = Arc::clone(&self.deps.log);
         let check = async move {
             for (topic, wants) in topics {
-                let count = log.partitions(&topic).await.map_err(|failure| {
-                    tracing::warn!(%failure, "metadata");
-                    Refusal::KafkaUnavailable
-                })?;
+                let count = log.partitions(&topic).await.map_err(no_metadata)?;
                 // It may have been accepted while the topic was there.
                 let side_effect = SideEffect::Maybe;
                 let refuse = |index: usize, why| Err(Refusal::Record { index, why, side_effect });
@@ -45,6 +44,10 @@ impl Engine {
             }
             Ok(())
         };
+        // It ends with its caller's deadline however many topics there are.
+        let within = self.deps.settings.request;
+        let check =
+            async move { timeout(within, check).await.unwrap_or(Err(Refusal::KafkaUnavailable)) };
         self.detached("check", check).await
     }
 
@@ -148,6 +151,18 @@ impl Engine {
             })
         };
         self.detached(name, read).await
+    }
+}
+
+fn no_metadata(failure: Failure) -> Refusal {
+    tracing::warn!(%failure, "metadata");
+    match failure {
+        Failure::Determinate { refused: Refused::Denied { resource }, .. } => {
+            Refusal::KafkaDenied { resource }
+        }
+        Failure::Determinate { .. } | Failure::Indeterminate { .. } | Failure::Fenced { .. } => {
+            Refusal::KafkaUnavailable
+        }
     }
 }
 

@@ -26,15 +26,31 @@ const DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Longest that reading it may take.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 
-/// The bytes of a JSON body. They are empty if there was no body: which calls allow that is for
-/// the handler to say.
+/// The bytes of a JSON body, with their share of the memory. They are empty if there was no body:
+/// which calls allow that is for the handler to say.
 pub(super) struct JsonBytes(pub(super) Vec<u8>, pub(super) Share);
 
-/// A request's share of the memory for bodies, held until it is answered: what was read of a body
-/// lives on as records.
-pub(super) struct Share(
-    #[expect(dead_code, reason = "its drop is its use")] Option<OwnedSemaphorePermit>,
-);
+/// A part of the memory for bodies; given back when it is dropped. It goes where the bytes go: what
+/// was read of a body lives on as records.
+pub(super) struct Share {
+    memory: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    /// Nobody waits for memory with a connection open: there is some now, or the answer is 429.
+    fn cover(&mut self, bytes: usize) -> Result<(), Problem> {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(bytes.saturating_sub(held)).ok();
+        let taken = more.and_then(|n| Arc::clone(&self.memory).try_acquire_many_owned(n).ok());
+        let more = taken.ok_or_else(|| Problem::from(Refusal::Busy))?;
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            None => self.permit = Some(more),
+        }
+        Ok(())
+    }
+}
 
 /// The memory for bodies of all requests together.
 pub struct BodyMemory(Arc<Semaphore>);
@@ -46,11 +62,8 @@ impl BodyMemory {
         Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
     }
 
-    /// Nobody waits for memory with a connection open: there is some now, or the answer is 429.
-    fn share(&self, bytes: usize) -> Result<Share, Problem> {
-        let permits = u32::try_from(bytes).ok();
-        let taken = permits.and_then(|n| Arc::clone(&self.0).try_acquire_many_owned(n).ok());
-        taken.map(|permit| Share(Some(permit))).ok_or_else(|| Problem::from(Refusal::Busy))
+    fn share(&self) -> Share {
+        Share { memory: Arc::clone(&self.0), permit: None }
     }
 }
 
@@ -75,16 +88,14 @@ async fn from_body(
     body: Body,
     gateway: &Gateway,
 ) -> Result<JsonBytes, Problem> {
+    let mut share = gateway.body_memory.share();
     if !headers.contains_key(CONTENT_TYPE) && body.is_end_stream() {
-        return Ok(JsonBytes(Vec::new(), Share(None)));
+        return Ok(JsonBytes(Vec::new(), share));
     }
     check_media_type(headers)?;
     let settings = &gateway.settings;
-    // A body that does not say how long it is may have any length that is allowed.
-    let most = body.size_hint().upper().and_then(|n| usize::try_from(n).ok());
-    let most = most.unwrap_or(settings.body_bytes_max).min(settings.body_bytes_max);
-    let share = gateway.body_memory.share(most)?;
-    let bytes = read(body, settings.body_bytes_max, settings.body_timeout).await?;
+    let read = read(body, settings.body_bytes_max, settings.body_timeout, &mut share);
+    let bytes = read.await?;
     Ok(JsonBytes(bytes, share))
 }
 
@@ -114,8 +125,14 @@ fn is_json(content_type: &str) -> bool {
         && parameter.is_none_or(|p| is(p, "charset=utf-8") || is(p, "charset=\"utf-8\""))
 }
 
-/// Reads a whole body within a deadline and a size.
-async fn read(body: Body, max: usize, within: Duration) -> Result<Vec<u8>, Problem> {
+/// Reads a whole body within a deadline and a size. One that says how long it is has its memory
+/// from the start; one that does not, takes it as it comes.
+async fn read(
+    body: Body,
+    max: usize,
+    within: Duration,
+    share: &mut Share,
+) -> Result<Vec<u8>, Problem> {
     let too_large = || {
         let detail = format!("a body may have {max} bytes");
         Problem::new(Code::BodyTooLarge, detail).limit_bytes(max)
@@ -124,14 +141,17 @@ async fn read(body: Body, max: usize, within: Duration) -> Result<Vec<u8>, Probl
     if declared > max {
         return Err(too_large());
     }
+    share.cover(declared)?;
     let collect = async {
         let (mut body, mut bytes) = (body, Vec::with_capacity(declared));
         while let Some(chunk) = next_chunk(&mut body).await {
             let chunk = chunk
                 .map_err(|()| Problem::new(Code::MalformedBody, "the body ended before its end"))?;
-            if bytes.len().saturating_add(chunk.len()) > max {
+            let length = bytes.len().saturating_add(chunk.len());
+            if length > max {
                 return Err(too_large());
             }
+            share.cover(length)?;
             bytes.extend_from_slice(&chunk);
         }
         Ok(bytes)
@@ -235,19 +255,53 @@ mod tests {
         }
     }
 
+    /// A body in one chunk that does not say how long it is.
+    struct Chunked(Option<Bytes>);
+
+    impl HttpBody for Chunked {
+        type Data = Bytes;
+        type Error = axum::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+            Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+        }
+    }
+
     #[test]
-    fn bodies_share_one_memory_and_give_it_back_when_they_are_answered() {
+    fn bodies_share_one_memory_and_give_it_back_when_they_are_gone() {
         let memory = BodyMemory::new(10);
-        let first = memory.share(6).ok().unwrap();
-        assert_eq!(memory.share(5).map(drop).unwrap_err().code(), Code::Busy);
-        assert!(memory.share(4).is_ok());
+        let (mut first, mut second) = (memory.share(), memory.share());
+        first.cover(4).unwrap();
+        first.cover(6).unwrap();
+        first.cover(5).unwrap();
+        assert_eq!(second.cover(5).unwrap_err().code(), Code::Busy);
+        second.cover(4).unwrap();
         drop(first);
-        assert!(memory.share(10).is_ok());
+        second.cover(10).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_say_how_long_it_is_takes_no_more_than_it_has() {
+        let memory = BodyMemory::new(10);
+        let chunked = |bytes: &'static [u8]| Body::new(Chunked(Some(Bytes::from(bytes))));
+        let mut shares = [(); 3].map(|()| memory.share());
+        let [first, second, third] = &mut shares;
+        let within = Duration::from_secs(1);
+        read(chunked(b"abcdef"), 10, within, first).await.unwrap();
+        let surplus = read(chunked(b"abcde"), 10, within, second).await;
+        assert_eq!(surplus.unwrap_err().code(), Code::Busy);
+        read(chunked(b"abcd"), 10, within, third).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_body_one_byte_over_its_limit_is_too_large() {
-        let read = |n: usize| read(Body::from(vec![b' '; n]), 10, Duration::from_secs(1));
+        let read = async |n: usize| {
+            let mut share = BodyMemory::new(100).share();
+            read(Body::from(vec![b' '; n]), 10, Duration::from_secs(1), &mut share).await
+        };
         assert_eq!(read(10).await.unwrap().len(), 10);
         assert_eq!(read(11).await.unwrap_err().code(), Code::BodyTooLarge);
     }

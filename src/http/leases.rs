@@ -9,6 +9,7 @@ use crate::http::body::JsonBytes;
 use crate::http::identity::{Applicant, Holder, Viewer};
 use crate::http::json::{self, At, Object};
 use crate::http::problem::{Code, Problem};
+use crate::http::query::NoParameters;
 use crate::http::{Gateway, Settings};
 use crate::protocol::fence::Credential;
 use crate::protocol::lease::{DbTime, LeaseName, Owner, RequestId};
@@ -63,11 +64,14 @@ pub(super) struct LeaseBody {
 pub(super) async fn acquire(
     State(gateway): State<Arc<Gateway>>,
     applicant: Applicant,
-    JsonBytes(body, _share): JsonBytes,
+    NoParameters: NoParameters,
+    JsonBytes(body, share): JsonBytes,
 ) -> Result<Json<GrantedBody>, Problem> {
     let lease = applicant.lease.clone();
     let answer = async {
         let request = decode_acquire(&body, &gateway.settings, applicant)?;
+        // It may wait for long.
+        drop((body, share));
         let granted = gateway.engine.acquire(request).await?;
         granted_body(&gateway, &granted)
     };
@@ -78,6 +82,7 @@ pub(super) async fn acquire(
 pub(super) async fn renew(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
+    NoParameters: NoParameters,
     JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<GrantedBody>, Problem> {
     let lease = credential.lease.clone();
@@ -93,6 +98,7 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
+    NoParameters: NoParameters,
     JsonBytes(body, _share): JsonBytes,
 ) -> Result<Json<ReleasedBody>, Problem> {
     let lease = credential.lease.clone();
@@ -109,6 +115,7 @@ pub(super) async fn release(
 pub(super) async fn inspect(
     State(gateway): State<Arc<Gateway>>,
     Viewer { lease, credential }: Viewer,
+    NoParameters: NoParameters,
 ) -> Result<Json<LeaseBody>, Problem> {
     let answer = async {
         let view = gateway.engine.inspect(lease.clone()).await?;

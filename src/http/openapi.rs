@@ -56,7 +56,7 @@ const RECORDS: &[Code] = &[
     Code::OperationTooOld,
 ];
 const ACQUIRE: &[Code] =
-    &[Code::NotAllowed, Code::LeaseHeld, Code::StaleToken, Code::LeaseExpired, Code::LeaseReleased];
+    &[Code::NotAllowed, Code::LeaseHeld, Code::LeaseExpired, Code::LeaseReleased];
 const ASKS: &[Code] = &[
     Code::WrongLease,
     Code::CredentialExpired,
@@ -65,7 +65,8 @@ const ASKS: &[Code] = &[
     Code::ShuttingDown,
 ];
 const LOOKS: &[Code] = &[Code::WrongLease, Code::CredentialExpired, Code::LeaseNotFound];
-const LISTS: &[Code] = &[Code::NotAllowed, Code::LeaseNotFound];
+const LISTS: &[Code] = &[Code::NotAllowed];
+const OF_ONE: &[Code] = &[Code::LeaseNotFound];
 
 /// The document.
 #[must_use]
@@ -150,7 +151,7 @@ fn paths() -> Value {
                 .parameter(&query("after", &json!({
                     "type": "integer", "minimum": 0, "maximum": i64::MAX,
                 })))
-                .answer("History", &[ALWAYS, LISTS]),
+                .answer("History", &[ALWAYS, LISTS, OF_ONE]),
         },
         "/v1/leases": {
             "get": Call::new("leases", "Leases by name, in byte order", &["ops"])

@@ -103,8 +103,9 @@ pub(super) async fn history(
 
 fn lease_page(parameters: Parameters) -> Result<LeasePage, Problem> {
     let prefix = parameters.get("prefix").unwrap_or_default().to_owned();
-    // `..` is the beginning of a name though no name by itself.
-    if !prefix.is_empty() && LeaseName::parse(&prefix).is_err() && !prefix.starts_with('.') {
+    // The beginnings of a name that are no names by themselves.
+    let begins = ["", ".", ".."].contains(&prefix.as_str()) || LeaseName::parse(&prefix).is_ok();
+    if !begins {
         return Err(Problem::parameter("prefix", "must be the beginning of a lease name"));
     }
     let after = parameters.get("after").map(|name| {

@@ -4,12 +4,13 @@
 //! up where it is decided, under the fence row's lock. What does not is looked up before it is
 //! refused: limits and topics may have been others when it was accepted.
 
-use crate::engine::api::{Post, Produced};
+use crate::engine::api::{Kept, Post, Produced};
 use crate::failpoint;
 use crate::http::Gateway;
 use crate::http::body::JsonBytes;
 use crate::http::identity::{Holder, IdempotencyKey};
 use crate::http::problem::Problem;
+use crate::http::query::NoParameters;
 use crate::http::records;
 use crate::protocol::lease::LeaseName;
 use crate::protocol::operation::{OperationId, Placed, Record};
@@ -41,7 +42,8 @@ pub(super) async fn produce(
     State(gateway): State<Arc<Gateway>>,
     Holder(credential): Holder,
     IdempotencyKey(id): IdempotencyKey,
-    JsonBytes(body, _share): JsonBytes,
+    NoParameters: NoParameters,
+    JsonBytes(body, share): JsonBytes,
 ) -> Result<Json<ProducedBody>, Problem> {
     let lease = credential.lease.clone();
     failpoint::hit("after_auth", lease.as_str());
@@ -49,7 +51,10 @@ pub(super) async fn produce(
         let records = records::decode(&body)?;
         drop(body);
         match check(&gateway, &id, &records).await {
-            Ok(()) => Ok(gateway.engine.produce(Post { credential, id, records }).await?),
+            Ok(()) => {
+                let post = Post { credential, id, records, kept: Kept::new(share) };
+                Ok(gateway.engine.produce(post).await?)
+            }
             Err(problem) => gateway.engine.recall(&credential, &id, &records).await?.ok_or(problem),
         }
     };

@@ -32,6 +32,9 @@ const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 96 * 1024;
 /// Connections of the admin listener: apart, so that workers cannot take its place.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// How long its requests may take after the data listener is empty: the one deadline of stopping is
+/// that listener's.
+const ADMIN_DRAIN: Duration = Duration::from_secs(1);
 /// Wait after a failed accept (no descriptors left, for one).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -73,6 +76,7 @@ pub async fn serve(
         let limits = ServerLimits {
             connections_max: ADMIN_CONNECTIONS_MAX,
             connections_per_peer_max: ADMIN_CONNECTIONS_MAX,
+            drain_timeout: limits.drain_timeout.min(ADMIN_DRAIN),
             ..limits
         };
         async move { listen(listeners.admin, router, limits, stopped(admin_stopped)).await }

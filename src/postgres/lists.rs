@@ -1,6 +1,7 @@
 //! What people and dashboards read: many leases, and what happened to one.
 //!
-//! Runs on the reserve, within its limits. Never locks, never writes, decides nothing.
+//! Runs on sessions of its own: a renew never waits for a list. Never locks, never writes, decides
+//! nothing.
 
 use super::checkout::within;
 use super::{Postgres, rows};
@@ -39,7 +40,7 @@ impl From<Entry> for HistoryEntry {
 impl Postgres {
     pub(super) async fn list_leases(&self, page: LeasePage) -> Result<Vec<LeaseView>, Failure> {
         const STAGE: &str = "list leases";
-        let mut session = self.reserve(STAGE).await?;
+        let mut session = self.reader(STAGE).await?;
         let views = within(self.options.timeouts.call(), rows::page(&mut session, &page))
             .await
             .map_err(|f| f.not_happened(STAGE))?;
@@ -53,7 +54,7 @@ impl Postgres {
         page: HistoryPage,
     ) -> Result<Option<Vec<HistoryEntry>>, Failure> {
         const STAGE: &str = "read history";
-        let mut session = self.reserve(STAGE).await?;
+        let mut session = self.reader(STAGE).await?;
         let read = async {
             let exists = sqlx::query_scalar!(
                 r#"SELECT EXISTS (SELECT 1 FROM leases WHERE lease = $1) AS "exists!""#,

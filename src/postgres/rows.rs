@@ -109,13 +109,15 @@ impl Columns {
 
 /// Reads the leases of a page, by name in byte order: the order of their index.
 ///
-/// One statement, so one snapshot and one clock. The prefix is a range of that index: `{` comes
-/// after every byte that a lease name may have.
+/// One statement, so one snapshot and one clock. The prefix is a range of that index whatever the
+/// plan is: both of its ends are parameters.
 pub(super) async fn page(
     session: &mut Session,
     page: &LeasePage,
 ) -> Result<Vec<LeaseView>, sqlx::Error> {
     let after = page.after.as_ref().map_or("", LeaseName::as_str);
+    // It comes after every byte that a lease name may have.
+    let end = format!("{}{{", page.prefix);
     let rows = sqlx::query_as!(
         Columns,
         r#"WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now)
@@ -135,10 +137,11 @@ pub(super) async fn page(
            CROSS JOIN clock
            LEFT JOIN installation i ON i.singleton
            WHERE l.lease COLLATE "C" > $1 AND l.lease COLLATE "C" >= $2
-               AND ($2 = '' OR l.lease COLLATE "C" < $2 || '{')
-           ORDER BY l.lease COLLATE "C" LIMIT $3"#,
+               AND l.lease COLLATE "C" < $3
+           ORDER BY l.lease COLLATE "C" LIMIT $4"#,
         after,
         page.prefix,
+        end,
         i64::from(page.limit),
     )
     .fetch_all(session.conn()?)

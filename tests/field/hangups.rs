@@ -22,8 +22,8 @@ const CLIENTS: usize = 500;
 const THREADS: usize = 24;
 /// Work sessions of the gateway's pool: few, so that a lost one is missed.
 const SESSIONS: usize = 6;
-/// With those of the reserve, those that draw tokens and the one that purges.
-const SESSIONS_MAX: usize = SESSIONS + 4 + 2 + 1;
+/// With those of the reserve, those that draw tokens, those that list and the one that purges.
+const SESSIONS_MAX: usize = SESSIONS + 4 + 2 + 2 + 1;
 
 fn scene(kafka: &ChaosProxy, postgres: (String, u16)) -> Scene {
     let options = Options {

@@ -1,6 +1,8 @@
 //! Limits as a client on a socket meets them.
 
-use crate::support::{BODY_MAX, credential, gateway};
+use crate::shared::gateway::Gateway as Memory;
+use crate::shared::memory::World;
+use crate::support::{BODY_MAX, WORKER, credential, gateway, gateway_with_memory};
 use fencepost::http::server::{ServerLimits, listen};
 use fencepost::http::{Gateway, data_router};
 use std::sync::Arc;
@@ -62,6 +64,41 @@ async fn a_body_that_stops_coming_is_answered_in_time() {
     let text = raw(&gateway, &head(&gateway, None, 1_000), b"{\"records\":").await;
     assert!(text.starts_with("HTTP/1.1 408 "), "{text}");
     assert!(text.contains("\"slow_body\"") && text.contains("\"maybe\""), "{text}");
+}
+
+fn acquire_in_chunks(lease: &str, body: &str) -> String {
+    format!(
+        "POST /v1/leases/{lease}/acquire HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Authorization: Bearer {WORKER}\r\nContent-Type: application/json\r\n\
+         Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        body.len()
+    )
+}
+
+/// They hold the memory of what they sent, not of what they might have, and not while they wait.
+#[tokio::test]
+async fn acquires_that_wait_take_no_memory_from_the_others() {
+    let world = World::new();
+    let gateway = gateway_with_memory(Memory::new(&world, 7).engine, BODY_MAX);
+    let first = r#"{"owner":"indexer-17","ttl_ms":60000}"#;
+    let text = raw(&gateway, &acquire_in_chunks("matter.7", first), b"").await;
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    // As long as a body may be, nearly all of it blank.
+    let waits = r#"{"owner":"indexer-18","ttl_ms":60000,"wait_ms":30000}"#;
+    let waits = format!("{waits}{}", " ".repeat(BODY_MAX - waits.len()));
+    let waiting = acquire_in_chunks("matter.7", &waits);
+    let before = world.hits("lock");
+    let others = async {
+        while world.hits("lock") == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let text = raw(&gateway, &acquire_in_chunks("matter.8", first), b"").await;
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    };
+    tokio::select! {
+        text = raw(&gateway, &waiting, b"") => panic!("it did not wait: {text}"),
+        others = tokio::time::timeout(Duration::from_secs(10), others) => others.unwrap(),
+    }
 }
 
 #[tokio::test]

@@ -241,9 +241,14 @@ async fn leases_and_their_history_are_listed_in_pages_for_operators_only() {
         "?x=1",
         "?limit=1&limit=2",
         "?prefix=%FF",
+        "?prefix=.%00",
+        "?prefix=...%2F",
     ] {
         let answer = get(&format!("/v1/leases{bad}")).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (422, "invalid_member"), "{bad}");
+    }
+    for good in [".", "..", "matter"] {
+        assert_eq!(get(&format!("/v1/leases?prefix={good}")).await.status, StatusCode::OK);
     }
     for path in ["/v1/leases", "/v1/leases/matter.7/history"] {
         let ask = |call: Call| refused(&case.gateway, call);

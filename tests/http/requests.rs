@@ -22,6 +22,31 @@ async fn an_unknown_path_and_a_wrong_method_are_problems_too() {
 }
 
 #[tokio::test]
+async fn a_call_that_takes_no_parameters_refuses_any() {
+    let gateway = gateway();
+    let own = credential(&gateway, "matter.7");
+    for (method, call) in [
+        ("POST", "acquire"),
+        ("POST", "renew"),
+        ("POST", "release"),
+        ("POST", "records"),
+        ("GET", ""),
+    ] {
+        let path = format!("/v1/leases/matter.7/{call}");
+        let path = path.trim_end_matches('/');
+        let token = if call == "acquire" { WORKER } else { &own };
+        let call = Call::new(method, &format!("{path}?wait_ms=5")).bearer(token);
+        let call = call.with("idempotency-key", "a").json(if method == "GET" { "" } else { GOOD });
+        let answer = answer(data_router(Arc::clone(&gateway)), call).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (422, "invalid_member"), "{path}");
+        assert_eq!(
+            (&answer.body["parameter"], &answer.body["lease"]),
+            (&json!("query"), &json!("matter.7"))
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_lease_name_outside_the_alphabet_is_refused_before_anything_else() {
     let gateway = gateway();
     for name in [

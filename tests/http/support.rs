@@ -76,6 +76,11 @@ pub(crate) fn gateway() -> Arc<Gateway> {
 }
 
 pub(crate) fn gateway_of(engine: Engine) -> Arc<Gateway> {
+    gateway_with_memory(engine, 256 * 1024 * 1024)
+}
+
+/// All bodies together have so many bytes.
+pub(crate) fn gateway_with_memory(engine: Engine, bytes: usize) -> Arc<Gateway> {
     let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
     Arc::new(Gateway {
         engine,
@@ -96,7 +101,7 @@ pub(crate) fn gateway_of(engine: Engine) -> Arc<Gateway> {
             body_timeout: Duration::from_millis(200),
             ..Settings::default()
         },
-        body_memory: BodyMemory::new(256 * 1024 * 1024),
+        body_memory: BodyMemory::new(bytes),
         about: About {
             installation: Installation::parse("test").unwrap(),
             instance: InstanceId([7; 16]),

@@ -1,7 +1,7 @@
 //! A gateway over the memory ports, and the words that the tests speak to it.
 
 use super::memory::{PARTITIONS, Ports, World};
-use fencepost::engine::api::{AcquireRequest, Granted, Post, Produced};
+use fencepost::engine::api::{AcquireRequest, Granted, Kept, Post, Produced};
 use fencepost::engine::{Engine, Settings};
 use fencepost::protocol::batch::BatchLimits;
 use fencepost::protocol::fence::Credential;
@@ -97,7 +97,7 @@ pub(crate) fn post(credential: &Credential, id: &str) -> Post {
     };
     let id = OperationId::parse(id).unwrap();
     let records = vec![record("a", 0), record("b", 1)];
-    Post { credential: credential.clone(), id, records }
+    Post { credential: credential.clone(), id, records, kept: Kept::default() }
 }
 
 /// Acquires, again and again while the stores do not let it.

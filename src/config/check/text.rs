@@ -67,5 +67,29 @@ pub(super) fn is_postgres_url(text: &str) -> bool {
     ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
+/// Parameters that the Postgres client takes in a URL. It would pass over any other and log it.
+pub(super) const POSTGRES_PARAMETERS: &[&str] = &[
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "options",
+    "statement-cache-capacity",
+];
+
+/// No parameter but those. One that is none may be the end of a password with a `?` in it.
+pub(super) fn has_known_parameters(url: &str) -> bool {
+    let Some((_, query)) = url.split_once('?') else { return true };
+    let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
+    let names = query.split('&').filter(|pair| !pair.is_empty()).map(name);
+    names.into_iter().all(|name| POSTGRES_PARAMETERS.contains(&name.as_str()))
+}
+
 #[cfg(test)]
 mod tests;

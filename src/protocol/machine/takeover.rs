@@ -4,7 +4,7 @@
 //! (I4), and the answers that the rows alone give.
 
 use super::types::*;
-use super::{DRAWS_MAX, LeaseMachine};
+use super::{DRAWS_MAX, LeaseMachine, RESTARTS_MAX};
 use crate::protocol::batch::Waiting;
 use crate::protocol::fence::{LeaseRow, Locked, Verdict, judge};
 use crate::protocol::lease::{DbTime, FencingToken};
@@ -24,10 +24,7 @@ impl LeaseMachine {
             LockOutcome::Failed => {
                 return self.refuse_job(open.job, Refusal::PostgresUnavailable, at, out);
             }
-            LockOutcome::Absent => {
-                self.ensured = false;
-                return self.refuse_job(open.job, Refusal::LeaseNotFound, at, out);
-            }
+            LockOutcome::Absent => return self.rows_absent(open.job, at, out),
             LockOutcome::Locked(locked) => locked,
         };
         self.quarantined = locked.fence.quarantine.is_some();
@@ -52,6 +49,24 @@ impl LeaseMachine {
                 }
             },
             Job::Settle(ticket) => self.settle_locked(open, ticket, locked, out),
+        }
+    }
+
+    /// An acquire whose rows are gone makes them once more: the database went back, and the ledger
+    /// decides whether the token that it draws is good.
+    fn rows_absent(&mut self, job: Job, at: u64, out: &mut Vec<Effect>) {
+        self.ensured = false;
+        match job {
+            Job::Acquire(mut acquire) if acquire.restarts < RESTARTS_MAX => {
+                acquire.restarts = acquire.restarts.saturating_add(1);
+                self.start_open(Job::Acquire(acquire), out);
+            }
+            job @ Job::Acquire(_) => {
+                self.refuse_job(job, Refusal::PostgresUnavailable, at, out);
+            }
+            job @ (Job::Produce | Job::Release(_) | Job::Settle(_)) => {
+                self.refuse_job(job, Refusal::LeaseNotFound, at, out);
+            }
         }
     }
 

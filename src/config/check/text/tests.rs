@@ -63,3 +63,16 @@ fn a_topic_has_kafkas_own_letters() {
         assert!(!is_topic(text), "{text}");
     }
 }
+
+#[test]
+fn a_postgres_url_has_known_parameters_only() {
+    for url in ["postgres://h/db", "postgres://h/db?", "postgres://h/db?sslmode=verify-full&host=h"]
+    {
+        assert!(has_known_parameters(url), "{url}");
+    }
+    for url in
+        ["postgres://h/db?sslmod=x", "postgres://u:pa?ss@h/db", "postgres://h/db?x&sslmode=a"]
+    {
+        assert!(!has_known_parameters(url), "{url}");
+    }
+}

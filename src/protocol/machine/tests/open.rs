@@ -105,6 +105,33 @@ fn a_barrier_that_came_too_late_is_awaited_before_the_next_lock() {
     assert_eq!(asked(&mut rig), past(None));
 }
 
+/// Rows are never deleted, but a database may be restored to before there were any.
+#[test]
+fn an_acquire_whose_rows_are_gone_makes_them_again_and_is_never_told_that_there_is_no_lease() {
+    let mut rig = Rig::new();
+    rig.acquire(acquire("w"));
+    let absent = || Event::Locked {
+        outcome: LockOutcome::Absent,
+        fresh: Nonce([0; 16]),
+        glimpse: FencingToken(0),
+    };
+    let locks = [Effect::Lock { both: true, operations: Vec::new() }];
+    rig.feed(Event::Acquire(Acquire { ticket: 77, ..acquire("x") }));
+    assert_eq!(rig.feed(Event::TailReady(true)), locks);
+    let mut restarts = 0;
+    let refused = loop {
+        let effects = rig.feed(absent());
+        if effects != [Effect::AwaitTail { past: None }] {
+            break effects;
+        }
+        restarts += 1;
+        assert_eq!(rig.feed(Event::TailReady(true)), [Effect::Ensure]);
+        assert_eq!(rig.feed(Event::Ensured(true)), locks);
+    };
+    assert!((1..10).contains(&restarts), "{restarts}");
+    assert_eq!(refused, [Effect::Reply(77, Reply::Refused(Refusal::PostgresUnavailable))]);
+}
+
 #[test]
 fn a_dirty_end_of_the_state_record_installs_and_keeps_no_producer() {
     let mut rig = Rig::new();
