@@ -6,7 +6,7 @@
 mod configuration;
 mod tokens;
 
-use crate::config::DEFAULT_PATH;
+use crate::config::{DEFAULT_PATH, check_postgres_url};
 use crate::{serve, telemetry};
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -100,7 +100,9 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Openapi => print(&serve::http::openapi()),
         Command::Migrate(migrate) => {
             telemetry::init()?;
-            block_on(async move { serve::migrate(&migrate.database_url).await })?
+            let url = migrate.database_url;
+            check_postgres_url(&url).map_err(|rule| anyhow::anyhow!("the database URL {rule}"))?;
+            block_on(async move { serve::migrate(&url).await })?
         }
         Command::Keys(Keys::Generate { out }) => {
             let kid = serve::signing::generate(&out)?;

@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
+pub use check::check_postgres_url;
 pub use secret::{Secret, Sha256Hex};
 pub use secret_file::SecretFileError;
 pub use sources::Effective;

@@ -5,6 +5,8 @@
 
 mod text;
 
+pub use text::check_postgres_url;
+
 use super::{Config, ConfigError, shown};
 use crate::protocol::operation::RECORDS_MAX;
 use crate::protocol::transactional_id::Installation;
@@ -53,14 +55,8 @@ impl Config {
         Installation::parse(&self.installation)
             .map_err(|rule| invalid(format!("installation ({:?}): {rule}", self.installation)))?;
         given("postgres.url", self.postgres.url.expose())?;
-        // The value is a secret, so no part of it is shown.
-        ensure(text::is_postgres_url(self.postgres.url.expose()), || {
-            "postgres.url must begin with postgres:// or postgresql://".to_owned()
-        })?;
-        ensure(text::has_known_parameters(self.postgres.url.expose()), || {
-            let known = text::POSTGRES_PARAMETERS.join(" ");
-            format!("postgres.url: behind the ? only these are known: {known}")
-        })?;
+        check_postgres_url(self.postgres.url.expose())
+            .map_err(|rule| invalid(format!("postgres.url {rule}")))?;
         given("kafka.bootstrap", &self.kafka.bootstrap)?;
         given("kafka.ledger_topic", &self.kafka.ledger_topic)?;
         given("http.advertised_url", &self.http.advertised_url)?;

@@ -10,8 +10,8 @@ use std::path::Path;
 /// password may have any character in it.
 pub(super) fn address(text: &str) -> String {
     let Some((before, host)) = text.rsplit_once('@') else { return text.to_owned() };
-    let scheme = before.split_once("://").map_or(String::new(), |(s, _)| format!("{s}://"));
-    format!("{scheme}hidden@{host}")
+    let scheme = ["http://", "https://"].into_iter().find(|scheme| before.starts_with(scheme));
+    format!("{}hidden@{host}", scheme.unwrap_or_default())
 }
 
 /// A path, if it looks like one: the contents of the file may stand there by mistake.
@@ -30,9 +30,12 @@ pub(super) fn key_path(path: &Path) -> String {
     if is_key(&text) { "hidden".to_owned() } else { text.into_owned() }
 }
 
-/// A key where its path belongs.
+/// A key where its path belongs: PEM, or the beginning of an Ed25519 key in PKCS#8 and base64
+/// (RFC 8410).
 pub(super) fn is_key(text: &str) -> bool {
-    text.contains("-----") || text.chars().any(char::is_control)
+    const BODIES: [&str; 3] = ["MC4CAQ", "MFECAQ", "MFMCAQ"];
+    let body = BODIES.iter().any(|begin| text.starts_with(begin));
+    body || text.contains("-----") || text.chars().any(char::is_control)
 }
 
 pub(super) fn serialize_address<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
@@ -69,6 +72,7 @@ mod tests {
             ("u:pw@b1:9092,b2:9092", "hidden@b1:9092,b2:9092"),
             ("b1:9092,u:p,w@b2:9092", "hidden@b2:9092"),
             ("pw@", "hidden@"),
+            ("u:pw://x@b1:9092", "hidden@b1:9092"),
         ] {
             assert_eq!(address(given), shown);
         }
@@ -83,6 +87,8 @@ mod tests {
             assert!(!path(Path::new(slip)).contains("hunter2"), "{slip}");
         }
         assert_eq!(key_path(Path::new("/nowhere/key.pem")), "/nowhere/key.pem");
-        assert_eq!(key_path(Path::new("-----BEGIN PRIVATE KEY-----\nAAAA")), "hidden");
+        for key in ["-----BEGIN PRIVATE KEY-----\nAAAA", "MC4CAQAwBQYDK2VwBCIEIAAA"] {
+            assert_eq!(key_path(Path::new(key)), "hidden");
+        }
     }
 }

@@ -70,7 +70,7 @@ fn a_secret_in_the_wrong_place_is_not_shown_either() {
         format!("{complete}[http]\nadvertised_url = 'http://u:hunter2@h:1'\n"),
         format!("{complete}[kafka]\nbootstrap = 'u:p,hunter2@h:1'\n"),
         format!("{complete}[credentials]\nsigning_key_file = '-----BEGIN hunter2'\n"),
-        "installation = 'x'\n[postgres]\nurl = 'postgres://u:x?hunter2@h/d'\n".to_owned(),
+        "installation = 'x'\n[postgres]\nurl = 'postgres://u:12?hunter2@h/d'\n".to_owned(),
     ] {
         let (said, shown) = match Effective::of(&text, []) {
             Err(error) => (error.to_string(), String::new()),

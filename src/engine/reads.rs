@@ -44,8 +44,8 @@ impl Engine {
             }
             Ok(())
         };
-        // It ends with its caller's deadline however many topics there are.
-        let within = self.deps.settings.request;
+        // It ends before its caller's deadline however many topics there are.
+        let within = self.deps.settings.request.mul_f64(0.9);
         let check =
             async move { timeout(within, check).await.unwrap_or(Err(Refusal::KafkaUnavailable)) };
         self.detached("check", check).await

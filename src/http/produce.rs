@@ -14,6 +14,7 @@ use crate::http::query::NoParameters;
 use crate::http::records;
 use crate::protocol::lease::LeaseName;
 use crate::protocol::operation::{OperationId, Placed, Record};
+use crate::protocol::refusal::Refusal;
 use axum::Json;
 use axum::extract::State;
 use serde::{Serialize, Serializer};
@@ -67,8 +68,15 @@ async fn check(gateway: &Gateway, id: &OperationId, records: &[Record]) -> Resul
     records::check_sizes(records, gateway.settings.record_bytes_max)?;
     records::check_ledger_size(id, records)?;
     gateway.topics.check_reserved(records)?;
-    gateway.engine.check(records).await?;
-    gateway.topics.check_allowed(records)
+    match gateway.engine.check(records).await {
+        Ok(()) => gateway.topics.check_allowed(records),
+        // Kafka says the same of a topic that is not the gateway's business.
+        Err(denied @ Refusal::KafkaDenied { .. }) => {
+            gateway.topics.check_allowed(records)?;
+            Err(denied.into())
+        }
+        Err(refusal) => Err(refusal.into()),
+    }
 }
 
 /// What an accepted operation is answered with, now and later.

@@ -144,7 +144,9 @@ pub fn judge(
             Age::TooOld => Verdict::Refused(Refusal::OperationTooOld),
             Age::Ahead => Verdict::Refused(Refusal::OperationAhead),
         },
-        Standing::Over(refusal) if age == Age::TooOld => Verdict::Refused(refusal.unproven()),
+        Standing::Over(refusal) if is_forgotten(locked, id, None, retention_s) => {
+            Verdict::Refused(refusal.unproven())
+        }
         Standing::Over(refusal) => Verdict::Refused(refusal),
     }
 }
@@ -184,7 +186,8 @@ fn age(id: &OperationId, rows: &Locked, retention_s: i64) -> Age {
     }
 }
 
-/// An operation with this id may have been accepted so long ago that it is not kept any more.
+/// An operation with this id may have been accepted and is not kept any more. Of an id without a
+/// time that is so while something within the retention was removed (under a shorter one).
 #[must_use]
 pub fn is_forgotten(
     rows: &Locked,
@@ -192,8 +195,11 @@ pub fn is_forgotten(
     credential: Option<&Credential>,
     retention_s: i64,
 ) -> bool {
+    // Never before 1970, the time of "nothing was removed".
+    let kept_from = rows.now.0.saturating_sub(retention_s.saturating_mul(1_000_000)).max(0);
     credential.is_some_and(|c| is_aged(c, rows, retention_s))
         || age(id, rows, retention_s) == Age::TooOld
+        || (id.uuid_v7_ms().is_none() && rows.forgotten_to.0 > kept_from)
 }
 
 /// An operation of a credential this old may have been purged already. None was accepted under it

@@ -260,6 +260,19 @@ async fn leases_and_their_history_are_listed_in_pages_for_operators_only() {
     }
 }
 
+/// Kafka says so of a topic that it does not show; whether the worker may use it comes first.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_kafka_does_not_show_is_denied_only_to_one_who_may_use_it() {
+    let case = Case::held().await;
+    for (topic, status, code) in [("demo.a", 503, "kafka_denied"), ("x", 403, "topic_not_allowed")]
+    {
+        case.world.fault("metadata", 0, Fault::Refuse);
+        let answer = case.post("a", &GOOD.replace("demo.a", topic)).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{topic}");
+        assert_eq!(case.world.unused_faults(), 0);
+    }
+}
+
 #[tokio::test]
 async fn a_problems_page_stands_at_its_type() {
     let case = Case::held().await;

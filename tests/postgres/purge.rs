@@ -34,6 +34,11 @@ async fn forgotten_to(store: &Postgres) -> DbTime {
     store.find(&lease(), &id("young")).await.unwrap().unwrap().forgotten_to
 }
 
+fn minute_after(at: DbTime) -> DbTime {
+    const MINUTE_US: i64 = 60_000_000;
+    DbTime((at.0.div_euclid(MINUTE_US) + 1) * MINUTE_US)
+}
+
 async fn left(owner: &mut PgConnection) -> Vec<String> {
     let sql = "SELECT operation_id FROM operations ORDER BY operation_id";
     sqlx::query_scalar(sql).fetch_all(owner).await.unwrap()
@@ -53,12 +58,12 @@ async fn a_purge_goes_in_steps_from_the_oldest_and_stops_at_the_retention() {
     assert_eq!(forgotten_to(&store).await, DbTime(0));
     let first = step(DbTime(0)).await.unwrap();
     assert_eq!(first.rows, 2);
-    assert_eq!(forgotten_to(&store).await, first.to);
+    assert_eq!(forgotten_to(&store).await, minute_after(first.to));
     assert_eq!(left(&mut owner).await, ["op-2", "op-3", "op-4", "young"]);
     let second = step(first.to).await.unwrap();
     assert!(second.rows == 1 && second.to > first.to, "{second:?}");
     assert_eq!(step(second.to).await.unwrap(), Purged { rows: 0, to: second.to });
-    assert_eq!(forgotten_to(&store).await, second.to);
+    assert_eq!(forgotten_to(&store).await, minute_after(second.to));
     assert_eq!(left(&mut owner).await, ["op-3", "op-4", "young"]);
     // A gateway with a shorter retention removes no more than the one with the longest allows.
     let short = PurgeStep { retention_s: 0, rows: 10, from: DbTime(0) };
@@ -129,7 +134,7 @@ async fn whoever_removes_operations_the_database_remembers_up_to_when_and_never_
     let store = database.store().await;
     held(&store, 60_000).await;
     let (mut owner, mut gateway) = (database.owner().await, database.gateway().await);
-    accepted_ago(&mut owner, &[RETENTION_S + 90, RETENTION_S + 60, RETENTION_S + 30]).await;
+    accepted_ago(&mut owner, &[RETENTION_S + 900, RETENTION_S + 600, RETENTION_S + 300]).await;
     let at = async |owner: &mut PgConnection, k: u8| -> DbTime {
         let sql = format!(
             "SELECT (extract(epoch FROM accepted_at) * 1000000)::bigint FROM operations
@@ -138,7 +143,7 @@ async fn whoever_removes_operations_the_database_remembers_up_to_when_and_never_
         DbTime(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(owner).await.unwrap())
     };
     let one = |k: u8| format!("DELETE FROM operations WHERE operation_id = 'op-{k}'");
-    let middle = at(&mut owner, 1).await;
+    let middle = minute_after(at(&mut owner, 1).await);
     assert_eq!(run(&mut gateway, &one(1)).await, Ok(1));
     assert_eq!(forgotten_to(&store).await, middle);
     // An older one goes after it, and a statement finds none.
@@ -150,10 +155,37 @@ async fn whoever_removes_operations_the_database_remembers_up_to_when_and_never_
     assert_eq!(run(&mut gateway, &one(2)).await, Ok(1));
     run(&mut gateway, "ROLLBACK").await.unwrap();
     assert_eq!(forgotten_to(&store).await, middle);
-    let last = at(&mut owner, 2).await;
+    let last = minute_after(at(&mut owner, 2).await);
     assert_eq!(run(&mut owner, &one(2)).await, Ok(1));
     assert_eq!(forgotten_to(&store).await, last);
     let lower = "UPDATE installation SET forgotten_to = 'epoch'";
     assert_eq!(run(&mut gateway, lower).await, Err("42501".to_owned()));
     assert_eq!(run(&mut owner, lower).await, Err("23001".to_owned()));
+}
+
+/// A database of the version before: what its purge has left tells how far it came.
+#[tokio::test]
+async fn the_migration_counts_as_forgotten_whatever_an_earlier_retention_may_have_let_go() {
+    const DAY_S: i64 = 86_400;
+    const BACK: &str = "DROP TRIGGER operations_forgotten ON operations;
+        DROP FUNCTION operations_forget();
+        DROP TRIGGER installation_forgotten ON installation;
+        DROP FUNCTION installation_keep_forgotten();
+        ALTER TABLE installation DROP COLUMN forgotten_to";
+    let database = Database::migrated().await;
+    let store = database.store().await;
+    held(&store, 60_000).await;
+    let mut owner = database.owner().await;
+    // The retention is seven days now and was one day once.
+    for (ages_s, expected_s) in [(&[DAY_S, 60][..], DAY_S), (&[], PURGE_AFTER_S)] {
+        run(&mut owner, "ALTER TABLE operations DISABLE TRIGGER ALL").await.unwrap();
+        run(&mut owner, "DELETE FROM operations").await.unwrap();
+        run(&mut owner, "ALTER TABLE operations ENABLE TRIGGER ALL").await.unwrap();
+        accepted_ago(&mut owner, ages_s).await;
+        run(&mut owner, BACK).await.unwrap();
+        run(&mut owner, include_str!("../../migrations/0009_forgotten.sql")).await.unwrap();
+        let rows = store.find(&lease(), &id("young")).await.unwrap().unwrap();
+        let since_s = rows.now.seconds() - rows.forgotten_to.seconds();
+        assert!((expected_s..expected_s + 60).contains(&since_s), "{since_s} s, {expected_s} s");
+    }
 }

@@ -62,33 +62,44 @@ pub(super) fn is_topic(text: &str) -> bool {
     length && text.bytes().all(allowed) && text != "." && text != ".."
 }
 
-/// One of the two schemes that mean Postgres.
-pub(super) fn is_postgres_url(text: &str) -> bool {
-    ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
-}
-
 /// Parameters that the Postgres client takes in a URL. It would pass over any other and log it.
-pub(super) const POSTGRES_PARAMETERS: &[&str] = &[
+const POSTGRES_PARAMETERS: &[&str] = &[
     "sslmode",
+    "ssl-mode",
     "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
     "sslcert",
+    "ssl-cert",
     "sslkey",
+    "ssl-key",
     "host",
     "hostaddr",
     "port",
     "dbname",
     "user",
     "password",
+    "application_name",
     "options",
     "statement-cache-capacity",
 ];
 
-/// No parameter but those. One that is none may be the end of a password with a `?` in it.
-pub(super) fn has_known_parameters(url: &str) -> bool {
-    let Some((_, query)) = url.split_once('?') else { return true };
-    let name = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
-    let names = query.split('&').filter(|pair| !pair.is_empty()).map(name);
-    names.into_iter().all(|name| POSTGRES_PARAMETERS.contains(&name.as_str()))
+/// Why a text is no URL of a database. It shows nothing of it: all of it is secret. A parameter
+/// that is unknown may be the end of a password with a `?` in it.
+pub fn check_postgres_url(url: &str) -> Result<(), String> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err("must begin with postgres:// or postgresql://".to_owned());
+    }
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let known = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        POSTGRES_PARAMETERS.contains(&name) || name.starts_with("options[")
+    };
+    if query.split('&').all(|pair| pair.is_empty() || known(pair)) {
+        return Ok(());
+    }
+    let names = POSTGRES_PARAMETERS.join(" ");
+    Err(format!("has a parameter behind the ? that is none of: {names} options[...]"))
 }
 
 #[cfg(test)]

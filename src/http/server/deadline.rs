@@ -39,7 +39,8 @@ impl Phase {
     }
 }
 
-/// What a client that reads slowly must take in each stretch of time, in bytes.
+/// What a client that reads slowly must take in each stretch of time, in bytes. The kernel tells of
+/// room only in larger steps: of a long answer more than this may be read and not be counted yet.
 const STRETCH_BYTES: usize = 64 * 1024;
 
 type Timer = Option<Pin<Box<Sleep>>>;

@@ -305,6 +305,7 @@ proptest! {
         {
             prop_assert!(NOW_S - credential.issued_s <= RETENTION_S);
             prop_assert!(credential.issued_s > locked.forgotten_to.seconds());
+            prop_assert!(NOW_S - locked.forgotten_to.seconds() >= RETENTION_S);
             let below = credential.token < locked.fence.token;
             let released = credential.token == locked.fence.token && locked.lease.released;
             prop_assert!(below || released, "{refusal:?}");
@@ -352,12 +353,18 @@ fn what_was_once_forgotten_never_counts_as_new_under_a_longer_retention() {
     assert_eq!(of_age(&locked, last), Verdict::Refused(Refusal::OperationTooOld));
     assert_eq!(of_age(&locked, last - 1), Verdict::Live);
     locked.fence.token = FencingToken(8);
-    let said = |issued_s| {
+    let said = |id: &OperationId, issued_s| {
         let asks = Credential { issued_s, ..credential() };
-        refused(&locked, &asks).side_effect()
+        match judge(&locked, &asks, id, &Fingerprint([1; 32]), RETENTION_S) {
+            Verdict::Refused(refusal) => refusal.side_effect(),
+            other @ (Verdict::Replay(_) | Verdict::Live | Verdict::Ahead) => panic!("{other:?}"),
+        }
     };
-    assert_eq!(said(NOW_S - GONE_S), SideEffect::Maybe);
-    assert_eq!(said(NOW_S - GONE_S + 1), SideEffect::None);
+    assert_eq!(said(&v7(0), NOW_S - GONE_S), SideEffect::Maybe);
+    assert_eq!(said(&v7(0), NOW_S - GONE_S + 1), SideEffect::None);
+    assert_eq!(said(&v7(last), NOW_S), SideEffect::Maybe);
+    // One without a time may be as old as what is gone.
+    assert_eq!(said(&id("op"), NOW_S), SideEffect::Maybe);
 }
 
 #[test]

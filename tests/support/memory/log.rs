@@ -125,7 +125,11 @@ impl TransactionLog for MemoryLog {
 
     fn partitions<'a>(&'a self, topic: &'a Arc<str>) -> Answer<'a, Option<i32>> {
         Box::pin(async move {
-            self.0.pass("metadata").await;
+            if let Some(Fault::Refuse) = self.0.pass("metadata").await {
+                let resource = format!("DESCRIBE on topic {topic}");
+                let refused = Refused::Denied { resource };
+                return Err(Failure::Determinate { stage: "metadata", refused });
+            }
             Ok((**topic != *"no").then_some(PARTITIONS))
         })
     }

@@ -66,13 +66,19 @@ fn a_topic_has_kafkas_own_letters() {
 
 #[test]
 fn a_postgres_url_has_known_parameters_only() {
-    for url in ["postgres://h/db", "postgres://h/db?", "postgres://h/db?sslmode=verify-full&host=h"]
-    {
-        assert!(has_known_parameters(url), "{url}");
+    for url in [
+        "postgres://h/db",
+        "postgres://h/db?",
+        "postgresql://u:p@h/db?ssl-mode=a&application_name=x&options[search_path]=y",
+    ] {
+        assert!(check_postgres_url(url).is_ok(), "{url}");
     }
-    for url in
-        ["postgres://h/db?sslmod=x", "postgres://u:pa?ss@h/db", "postgres://h/db?x&sslmode=a"]
-    {
-        assert!(!has_known_parameters(url), "{url}");
+    for url in [
+        "postgres://h/db?sslmod=x",
+        "postgres://u:12?ss@h/db",
+        "mysql://h/db",
+        "postgres://h/db?x&sslmode=a",
+    ] {
+        assert!(check_postgres_url(url).is_err(), "{url}");
     }
 }
