@@ -8,7 +8,8 @@ ALTER TABLE installation ADD COLUMN forgotten_to timestamptz NOT NULL DEFAULT 'e
 
 -- What was removed before this column was there: oldest first, so nothing that is younger than the
 -- oldest that is left, and nothing younger than the ten minutes that are always kept. The stored
--- retention alone says too little: it may have been raised since.
+-- retention alone says too little: it may have been raised since. For a retention after this, an id
+-- without a time that is not found is unknown rather than absent in a database that had operations.
 UPDATE installation
     SET forgotten_to = GREATEST(
         clock_timestamp() - pg_catalog.make_interval(secs => retention_s::float8),
