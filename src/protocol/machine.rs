@@ -132,6 +132,12 @@ impl LeaseMachine {
         out
     }
 
+    /// Forgets all back-offs: for the model, in which anything may happen at any time.
+    pub fn forget_times(&mut self) {
+        (self.resume_at, self.fenced_until, self.doubts) = (0, 0, 0);
+        self.fencings.clear();
+    }
+
     /// For logs, the ops page and tests.
     #[must_use]
     pub fn state(&self) -> StateName {

@@ -16,10 +16,22 @@ impl LeaseMachine {
         reason: &str,
         out: &mut Vec<Effect>,
     ) {
-        out.push(Effect::Alert(Alert::Quarantined { reason: reason.to_owned() }));
         self.drop_producer(out);
         out.push(Effect::Commit(Write::Quarantine { reason: reason.to_owned() }));
-        self.phase = Phase::Open(OpenStage::Committing(Meaning::Quarantined), open);
+        let meaning = Meaning::Quarantined(reason.to_owned());
+        self.phase = Phase::Open(OpenStage::Committing(meaning), open);
+    }
+
+    /// Said after the COMMIT, and not if it certainly failed: what a dead session saw under a lock
+    /// that it has lost may be no contradiction at all.
+    pub(in crate::protocol::machine) fn alert_quarantined(
+        reason: String,
+        outcome: CommitOutcome,
+        out: &mut Vec<Effect>,
+    ) {
+        if outcome != CommitOutcome::Failed {
+            out.push(Effect::Alert(Alert::Quarantined { reason }));
+        }
     }
 
     /// An open that fails while its session lives commits a fresh nonce and nothing else.
@@ -75,7 +87,7 @@ impl LeaseMachine {
             (Meaning::Released, _) => Write::Release { nonce: Some(nonce), seq, redo },
             (Meaning::Settled, _) => Write::Settle { nonce, seq, redo },
             (Meaning::Expired, _) => Write::Expire,
-            (Meaning::Failed(_) | Meaning::Quarantined, _) => Write::Nonce { nonce },
+            (Meaning::Failed(_) | Meaning::Quarantined(_), _) => Write::Nonce { nonce },
         };
         // A producer that will not be used goes before the lock does.
         let keeps = meaning == Meaning::Opened && !open.dirty;
@@ -98,9 +110,13 @@ impl LeaseMachine {
             CommitOutcome::Known(committed) => Some(committed),
             CommitOutcome::Failed | CommitOutcome::Unknown => None,
         };
+        if meaning == Meaning::Retired && known.is_some() {
+            out.push(Effect::Alert(Alert::Retired));
+        }
         match (meaning, known) {
             (Meaning::Failed(refusal), _) => self.refuse_job(open.job, refusal, at, out),
-            (Meaning::Quarantined, _) => {
+            (Meaning::Quarantined(reason), _) => {
+                Self::alert_quarantined(reason, outcome, out);
                 self.quarantined = true;
                 self.refuse_job(open.job, Refusal::Quarantined, at, out);
             }

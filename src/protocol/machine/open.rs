@@ -270,7 +270,6 @@ impl LeaseMachine {
         out: &mut Vec<Effect>,
     ) {
         if open.retire {
-            out.push(Effect::Alert(Alert::Retired));
             return self.commit_open(open, Meaning::Retired, out);
         }
         match open.kind {

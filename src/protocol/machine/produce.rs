@@ -108,7 +108,10 @@ impl LeaseMachine {
                 self.recorded(*turn, at, out);
             }
             (TurnStage::Recording, Event::Committed(_)) => self.doubt(*turn, at, out),
-            (TurnStage::Quarantining, Event::Committed(_)) => self.go(at, out),
+            (TurnStage::Quarantining(reason), Event::Committed(outcome)) => {
+                Self::alert_quarantined(reason, outcome, out);
+                self.go(at, out);
+            }
             (stage, _) => {
                 self.phase = Phase::Turn(stage, turn);
                 out.push(Effect::Alert(Alert::Unexpected));
@@ -200,13 +203,12 @@ impl LeaseMachine {
         }
         if let Some(token) = ahead {
             let reason = Self::ahead_reason(token);
-            out.push(Effect::Alert(Alert::Quarantined { reason: reason.clone() }));
             self.drop_producer(out);
             turn.operations = live;
             self.put_back(turn.operations, false);
-            out.push(Effect::Commit(Write::Quarantine { reason }));
+            out.push(Effect::Commit(Write::Quarantine { reason: reason.clone() }));
             let turn = Turn::default();
-            self.phase = Phase::Turn(TurnStage::Quarantining, Box::new(turn));
+            self.phase = Phase::Turn(TurnStage::Quarantining(reason), Box::new(turn));
             return;
         }
         turn.operations = live;

@@ -339,7 +339,7 @@ pub(super) enum Meaning {
     Retired,
     Released,
     Settled,
-    Quarantined,
+    Quarantined(String),
     Expired,
     Failed(Refusal),
 }
@@ -383,7 +383,7 @@ pub(super) enum TurnStage {
     ConfirmingAbort(Refusal),
     ConfirmingFence,
     Recording,
-    Quarantining,
+    Quarantining(String),
 }
 
 /// One batch under way.

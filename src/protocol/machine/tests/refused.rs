@@ -10,7 +10,7 @@ fn a_quarantine_is_one_commit_of_the_locked_session_and_nothing_follows_its_barr
     rig.world.expire();
     rig.world.rows.fence.seq = BatchSeq(3);
     let (_, trace) = rig.acquire(acquire("x"));
-    let end = "AwaitBarrier Alert DropProducer Commit:Quarantine Reply:Quarantined";
+    let end = "AwaitBarrier DropProducer Commit:Quarantine Alert Reply:Quarantined";
     assert!(trace.ends_with(end), "{trace}");
     assert!(rig.world.rows.fence.quarantine.is_some());
     assert_eq!(rig.machine.state(), StateName::Quarantined);
@@ -36,7 +36,7 @@ fn a_sequence_that_went_back_quarantines_the_acquire() {
     rig.world.sequence = 1;
     rig.world.expire();
     let (_, trace) = rig.acquire(acquire("x"));
-    assert!(trace.contains("AwaitBarrier Alert DropProducer Commit:Quarantine"), "{trace}");
+    assert!(trace.contains("AwaitBarrier DropProducer Commit:Quarantine Alert"), "{trace}");
 }
 
 /// MODEL-2 H10: the retired re-open writes the batch it has seen, and says no "none".
@@ -49,7 +49,7 @@ fn a_burnt_token_is_retired_with_the_redo_in_the_same_commit() {
     rig.world.burnt_elsewhere();
     rig.at += 2_000;
     let (unseen, trace) = rig.produce("b");
-    let retires = "AwaitBarrier ReadBatch FindOperations Alert DropProducer Commit:Retire";
+    let retires = "AwaitBarrier ReadBatch FindOperations DropProducer Commit:Retire Alert";
     assert!(trace.contains(retires), "{trace}");
     assert!(!trace.contains("WriteState"), "{trace}");
     rig.assert_produced(seen, false);
@@ -69,7 +69,7 @@ fn a_repeated_acquire_of_a_burnt_token_is_told_to_reacquire() {
     rig.acquire(asking("w", "r1"));
     rig.world.burnt_elsewhere();
     let (ticket, trace) = rig.acquire(asking("w", "r1"));
-    assert!(trace.ends_with("Commit:Retire Reply:LeaseExpired"), "{trace}");
+    assert!(trace.ends_with("Commit:Retire Alert Reply:LeaseExpired"), "{trace}");
     assert_eq!(rig.refusal(ticket).side_effect(), SideEffect::Maybe);
 }
 
@@ -94,7 +94,7 @@ fn a_batch_to_redo_that_is_stored_with_other_records_quarantines() {
     rig.world.stored[0].accepted.fingerprint = Fingerprint([9; 32]);
     rig.world.expire();
     let (_, trace) = rig.acquire(acquire("x"));
-    let end = "FindOperations Alert DropProducer Commit:Quarantine Reply:Quarantined";
+    let end = "FindOperations DropProducer Commit:Quarantine Alert Reply:Quarantined";
     assert!(trace.ends_with(end), "{trace}");
 }
 
