@@ -67,8 +67,8 @@ fn check(world: &World, once: &[&str], never: &[&str]) -> Vec<Seen> {
     seen
 }
 
-/// Takes the lease over at `client`, repeats `unknown` and goes on writing. It keeps the lease: on a
-/// busy machine what follows takes longer than the one before it had.
+/// Takes the lease over at `client`, repeats `unknown` and goes on writing. It keeps the lease: on
+/// a busy machine what follows takes longer than the one before it had.
 fn go_on(world: &World, client: &Client, owner: &str, unknown: Option<&str>) -> Holder {
     let new = client.hold(LEASE, owner, TAKEOVER);
     if let Some(id) = unknown {
