@@ -13,6 +13,7 @@ pub mod sweep;
 
 use crate::counts::Counts;
 use crate::protocol::batch::{BatchLimits, Waiting};
+use crate::protocol::bug::Bugs;
 use crate::protocol::fence::{Credential, Standing, standing};
 use crate::protocol::lease::{InstanceId, LeaseName};
 use crate::protocol::ledger::LedgerPartition;
@@ -26,7 +27,7 @@ use api::{AcquireRequest, Granted, Post, Produced, Readiness};
 use ports::{FenceStore, RenewRequest, Renewed, TransactionLog};
 use registry::Registry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use sweep::Pace;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -52,6 +53,8 @@ pub struct Settings {
     pub limits: BatchLimits,
     /// How long an accepted operation is remembered, in seconds.
     pub retention_s: i64,
+    /// Defects of a test build.
+    pub bugs: Bugs,
     /// Operations that may wait for one lease.
     pub queue: usize,
     /// Leases with an actor at the same time.
@@ -81,6 +84,7 @@ pub struct Engine {
     /// Callers that wait for an operation. It decides nothing: it only tells one that gave up
     /// waiting whether it had waited for somebody else's request.
     in_flight: Arc<Counts<(LeaseName, OperationId)>>,
+    jitter: Arc<Jitter>,
     accepting: Arc<AtomicBool>,
     gone: Arc<Mutex<mpsc::Receiver<()>>>,
 }
@@ -93,11 +97,13 @@ impl Engine {
         store: Arc<dyn FenceStore>,
         log: Arc<dyn TransactionLog>,
     ) -> Self {
+        let jitter = Arc::new(Jitter::new(settings.instance));
         let deps = Arc::new(Deps { settings, store, log });
         let (registry, gone) = Registry::new(Arc::clone(&deps));
         let accepting = Arc::new(AtomicBool::new(true));
         let in_flight = Arc::default();
-        Self { deps, registry, in_flight, accepting, gone: Arc::new(Mutex::new(gone)) }
+        let gone = Arc::new(Mutex::new(gone));
+        Self { deps, registry, in_flight, jitter, accepting, gone }
     }
 
     /// Begins to remove operations past their retention, until the gateway stops.
@@ -117,7 +123,7 @@ impl Engine {
                     if now >= until {
                         return Err(Refusal::LeaseHeld { holder, expires_in_ms });
                     }
-                    let jitter = u64::from(uuid::Uuid::new_v4().into_bytes()[0]) % 50;
+                    let jitter = self.jitter.next_ms();
                     let rest = Duration::from_millis(expires_in_ms.saturating_add(jitter));
                     let slice = now.checked_add(rest.clamp(WAIT_LEAST, WAIT_SLICE)).unwrap_or(now);
                     let released = async {
@@ -313,6 +319,26 @@ impl Engine {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(Refusal::OutcomeUnknown),
         }
+    }
+}
+
+/// Spreads those that wait for the same instant. Another sequence in each process, and the same one
+/// again for the same instance, so that a simulated run can be repeated.
+struct Jitter(AtomicU64);
+
+impl Jitter {
+    const MOST_MS: u64 = 50;
+
+    fn new(instance: InstanceId) -> Self {
+        let (seed, _) = instance.0.as_chunks::<8>();
+        Self(AtomicU64::new(seed.first().map_or(0, |bytes| u64::from_be_bytes(*bytes))))
+    }
+
+    fn next_ms(&self) -> u64 {
+        // A Weyl sequence: its high bits are spread evenly.
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let at = self.0.fetch_add(STEP, Ordering::Relaxed);
+        (at >> 32) % Self::MOST_MS
     }
 }
 

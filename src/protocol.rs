@@ -16,6 +16,7 @@
 //! - I7 at most one awaited effect is under way for a lease in a gateway.
 
 pub mod batch;
+pub mod bug;
 pub mod fence;
 pub mod lease;
 pub mod ledger;

@@ -16,6 +16,7 @@ use crate::http::server::{Listeners, serve};
 use crate::kafka::{Facts, KafkaLog, KafkaOptions};
 use crate::postgres::{self, ClaimError, KafkaFacts, Postgres, PostgresOptions};
 use crate::protocol::batch::BatchLimits;
+use crate::protocol::bug::Bugs;
 use crate::protocol::lease::InstanceId;
 use crate::protocol::ledger::LEDGER_RECORD_MAX;
 use crate::protocol::transactional_id::Installation;
@@ -208,6 +209,7 @@ fn engine_settings(
         ledger_partitions,
         limits: BatchLimits { records: limits.batch_records_max, bytes: limits.batch_bytes_max },
         retention_s: retention_s(config),
+        bugs: bugs()?,
         queue: limits.queue_per_lease_max,
         leases_open_max: limits.leases_open_max,
         idle: ms(limits.idle_ms),
@@ -215,6 +217,22 @@ fn engine_settings(
         open: ms(config.timeouts.open_ms),
         request: ms(config.timeouts.request_ms),
     })
+}
+
+/// The defect that a test has asked for.
+#[cfg(feature = "seeded-bugs")]
+fn bugs() -> anyhow::Result<Bugs> {
+    let Some(name) = std::env::var_os("FENCEPOST_BUG") else { return Ok(Bugs::default()) };
+    let bugs = name.to_str().and_then(Bugs::of_name).context("FENCEPOST_BUG names no bug")?;
+    tracing::error!(mark = "fencepost_seeded_bug", ?bugs, "this process is made to fail");
+    Ok(bugs)
+}
+
+/// There is none in a release.
+#[cfg(not(feature = "seeded-bugs"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+fn bugs() -> anyhow::Result<Bugs> {
+    Ok(Bugs::default())
 }
 
 /// SIGTERM and SIGINT: the first one begins the stop, a second one hastens it, at whatever it is.

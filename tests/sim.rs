@@ -1,5 +1,6 @@
 //! Seeded runs: two gateways, workers that freeze, calls that go wrong at random, and at the end
-//! every promise is looked at. `SIM_SEED` replays one run; the seeds are fixed otherwise.
+//! every promise is looked at. `SIM_SEED` replays one run; otherwise the seeds are fixed, with one
+//! fresh one, which is printed. One that fails becomes a fixed case.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,6 +8,7 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::wildcard_enum_match_arm,
+    clippy::print_stdout,
     dead_code,
     reason = "a test that is wrong about a value fails, which is what it is for"
 )]
@@ -139,7 +141,14 @@ async fn weather(run: Arc<Run>, mut rng: Rng, until: Duration) {
     }
 }
 
-async fn simulate(seed: u64) -> usize {
+/// What was answered, and a trace of every call to a store.
+#[derive(Debug, PartialEq, Eq)]
+struct Ran {
+    answers: usize,
+    trace: u64,
+}
+
+async fn simulate(seed: u64) -> Ran {
     let mut rng = Rng::new(seed);
     let world = World::new();
     let gateways = [Gateway::new(&world, 1), Gateway::new(&world, 2)];
@@ -159,7 +168,8 @@ async fn simulate(seed: u64) -> usize {
     world.chance(seed, 0);
     sleep(Duration::from_secs(120)).await;
     heal(&run, seed).await;
-    run.told.lock().unwrap().answers
+    let answers = run.told.lock().unwrap().answers;
+    Ran { answers, trace: world.trace() }
 }
 
 /// Undisturbed, a takeover succeeds, every operation is decided, and all promises stand.
@@ -193,7 +203,7 @@ impl Told {
     }
 }
 
-fn run(seed: u64) -> usize {
+fn run(seed: u64) -> Ran {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -208,7 +218,23 @@ fn two_gateways_under_random_faults_keep_every_promise() {
         run(seed);
         return;
     }
-    let answers: usize = (0..600).map(run).sum();
+    let answers: usize = (0..600).map(|seed| run(seed).answers).sum();
     // The runs did something.
     assert!(answers > 25_000, "{answers}");
+}
+
+#[test]
+fn a_run_of_a_seed_that_nobody_has_tried_keeps_every_promise() {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = since.as_nanos() as u64 >> 10;
+    println!("SIM_SEED={seed} replays this run");
+    run(seed);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_call_by_call() {
+    for seed in [1, 2, 3, 5, 8, 13, 21, 34] {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+    assert_ne!(run(1).trace, run(2).trace);
 }

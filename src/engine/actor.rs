@@ -75,6 +75,7 @@ impl Actor {
             home: deps.settings.instance,
             limits: deps.settings.limits,
             retention_s: deps.settings.retention_s,
+            bugs: deps.settings.bugs,
         };
         Self {
             performer: Performer::new(lease, Arc::clone(&deps)),

@@ -2,6 +2,7 @@
 
 use super::rows::NOW;
 use fencepost::protocol::batch::{BatchLimits, Ticket, Waiting};
+use fencepost::protocol::bug::Bugs;
 use fencepost::protocol::fence::Credential;
 use fencepost::protocol::lease::{
     FencingToken, Identity, Incarnation, InstanceId, LeaseName, Owner, RequestId,
@@ -48,10 +49,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(number: u8) -> Self {
+    pub fn new(number: u8, bugs: Bugs) -> Self {
         let home = InstanceId([number + 1; 16]);
         let limits = BatchLimits::default();
-        let machine = LeaseMachine::new(Setting { home, limits, retention_s: 3_600 });
+        let setting = Setting { home, limits, retention_s: 3_600, bugs };
+        let machine = LeaseMachine::new(setting);
         Self {
             machine,
             waits: None,

@@ -15,6 +15,8 @@
     reason = "a model that is wrong about a value fails, which is what it is for"
 )]
 
+#[cfg(feature = "seeded-bugs")]
+mod bugs;
 mod gateway;
 mod kafka;
 mod rows;

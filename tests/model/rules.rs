@@ -9,7 +9,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Instant;
 
 /// What breaks first without these rules; `None` if nothing does.
-fn broken(scope: Scope, without: &'static [W]) -> Option<String> {
+pub fn broken(scope: Scope, without: &'static [W]) -> Option<String> {
     let began = Instant::now();
     let scope = Scope { without, ..scope };
     let checker =

@@ -1,6 +1,7 @@
 //! How much may happen in one search, and which rule is switched off in it.
 
 use super::kafka::Ends;
+use fencepost::protocol::bug::Bugs;
 
 /// Not counted: everywhere and always.
 pub const ANY: u8 = u8::MAX;
@@ -138,6 +139,8 @@ pub struct Scope {
     pub left: Left,
     pub ends: Ends,
     pub without: &'static [Without],
+    /// A defect of the machine.
+    pub bugs: Bugs,
     /// Acquires carry a request id, one of each owner.
     pub request_ids: bool,
     /// One in so many states is healed and must come to rest; 0: none.
@@ -146,9 +149,17 @@ pub struct Scope {
 
 impl Scope {
     /// Transactions v1, two gateways, markers with the decision.
-    pub const fn of(left: Left) -> Self {
+    pub fn of(left: Left) -> Self {
         let ends = Ends { bump: false, apart: false };
-        Self { gateways: 2, left, ends, without: &[], request_ids: false, heal: 0 }
+        Self {
+            gateways: 2,
+            left,
+            ends,
+            without: &[],
+            bugs: Bugs::default(),
+            request_ids: false,
+            heal: 0,
+        }
     }
 
     pub fn lacks(&self, rule: Without) -> bool {

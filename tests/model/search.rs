@@ -216,7 +216,7 @@ impl Scope {
             }
             Action::Crash { g } => {
                 spend(&mut state.left.crashes);
-                state.crash(g);
+                state.crash(self, g);
             }
             Action::Late { request } => {
                 if let Some(at) = state.kafka.net.iter().position(|one| *one == request) {

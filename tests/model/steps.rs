@@ -366,7 +366,7 @@ impl State {
     /// Everything that is on its way arrives, or never does; every gateway starts anew.
     pub fn quiet(&mut self, scope: &Scope) {
         for g in 0..scope.gateways {
-            self.crash(g);
+            self.crash(scope, g);
         }
         while let Some(request) = self.kafka.net.pop() {
             self.mark(true);
@@ -378,7 +378,7 @@ impl State {
     }
 
     /// The process ends; what it has sent stays on its way.
-    pub fn crash(&mut self, g: u8) {
+    pub fn crash(&mut self, scope: &Scope, g: u8) {
         let waits = self.gateway(g).waits.take();
         let request = waits.and_then(|waits| self.request(g, &waits.effect, waits.step));
         if let Some(request) = request {
@@ -386,7 +386,7 @@ impl State {
         }
         self.end_session(g);
         let database = self.gateway(g).database;
-        *self.gateway(g) = super::gateway::Gateway::new(g);
+        *self.gateway(g) = super::gateway::Gateway::new(g, scope.bugs);
         self.gateway(g).database = database;
     }
 

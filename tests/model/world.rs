@@ -78,7 +78,7 @@ impl State {
             databases: vec![Rows::new()],
             earlier: None,
             kafka: Kafka::default(),
-            gateways: (0..scope.gateways).map(Gateway::new).collect(),
+            gateways: (0..scope.gateways).map(|g| Gateway::new(g, scope.bugs)).collect(),
             at: 0,
             left: scope.left,
             told: Told::default(),
@@ -122,11 +122,24 @@ impl State {
                 Effect::DropProducer => self.gateway(g).epoch = None,
                 Effect::EndSession => self.end_session(g),
                 Effect::Alert(alert) => self.alerted(&alert),
-                effect => self.gateway(g).waits = Some(Waits { effect, step: 0, offset: 0 }),
+                effect => {
+                    self.check_sender(&effect);
+                    self.gateway(g).waits = Some(Waits { effect, step: 0, offset: 0 });
+                }
             }
         }
         if self.is_settled(scope, g) {
             self.step(scope, g, Choice::Done);
+        }
+    }
+
+    /// What is sent under a token was asked for under that token.
+    fn check_sender(&mut self, effect: &Effect) {
+        let Effect::Send { token, operations, .. } = effect else { return };
+        let asked =
+            |op: u8| self.told.tickets.iter().any(|a| a.op == Some(op) && a.token == token.0);
+        if !operations.iter().all(|(name, _)| asked(number(name))) {
+            self.told.breaks("G1: sent under another token than it was asked for with");
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) fn settings(instance: InstanceId) -> Settings {
         ledger_partitions: PARTITIONS,
         limits: BatchLimits::default(),
         retention_s: 7 * 24 * 3_600,
+        bugs: fencepost::protocol::bug::Bugs::default(),
         queue: 64,
         leases_open_max: 100,
         idle: Duration::from_secs(60),

@@ -16,6 +16,7 @@ pub(crate) use kafka::Visible;
 use log::MemoryLog;
 use rows::Rows;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use store::MemoryStore;
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     rows: Mutex<Rows>,
     kafka: Mutex<Kafka>,
     faults: Mutex<Faults>,
+    /// What was called when, as a hash: the same for the same run.
+    trace: Mutex<DefaultHasher>,
     violations: Mutex<Vec<String>>,
 }
 
@@ -139,6 +142,8 @@ impl Gate {
 
     fn draw(&self, point: &str) -> (Option<Fault>, Duration) {
         let mut faults = self.shared.faults();
+        let at = self.shared.start.elapsed();
+        (point, at).hash(&mut *self.shared.trace.lock().unwrap());
         *faults.hits.entry(point.to_owned()).or_default() += 1;
         if let Some(at) = faults.scripted.iter().position(|(name, _, _)| *name == point) {
             if faults.scripted[at].1 == 0 {
@@ -191,8 +196,14 @@ impl World {
             rows: Mutex::new(Rows::default()),
             kafka: Mutex::new(Kafka::default()),
             faults: Mutex::new(Faults::default()),
+            trace: Mutex::new(DefaultHasher::new()),
             violations: Mutex::new(Vec::new()),
         }))
+    }
+
+    /// Everything that was called, and when.
+    pub(crate) fn trace(&self) -> u64 {
+        self.0.trace.lock().unwrap().finish()
     }
 
     /// The ports of a new gateway.

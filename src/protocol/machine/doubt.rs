@@ -7,8 +7,9 @@
 use super::types::*;
 use super::{DOUBT_BACKOFF_MAX_MS, LeaseMachine};
 use crate::protocol::batch::Waiting;
+use crate::protocol::bug::Bug;
 use crate::protocol::operation::OperationId;
-use crate::protocol::refusal::{Refusal, SideEffect};
+use crate::protocol::refusal::{RecordRefused, Refusal, SideEffect};
 use std::collections::BTreeSet;
 
 impl LeaseMachine {
@@ -48,6 +49,27 @@ impl LeaseMachine {
             return self.go(at, out);
         }
         self.await_turn(TurnStage::Aborting(refusal), turn, Effect::Abort, out);
+    }
+
+    /// The ledger record or the end: whether it happened is not known, unless we are fenced.
+    pub(in crate::protocol::machine) fn end_failed(
+        &mut self,
+        turn: Box<Turn>,
+        failure: &KafkaFailure,
+        at: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        match failure {
+            KafkaFailure::Fenced => self.fenced(turn, out),
+            KafkaFailure::Doubt if self.setting.bugs.has(Bug::DoubtIsNo) => {
+                let (index, why, side_effect) = (0, RecordRefused::Invalid, SideEffect::None);
+                self.refused_alone(&turn, &Refusal::Record { index, why, side_effect }, at, out);
+            }
+            KafkaFailure::Unreached
+            | KafkaFailure::Doubt
+            | KafkaFailure::Record { .. }
+            | KafkaFailure::Denied { .. } => self.doubt(*turn, at, out),
+        }
     }
 
     /// The abort was acknowledged and the lock still held after it: nothing of it is there.

@@ -6,6 +6,7 @@
 
 use super::LeaseMachine;
 use super::types::*;
+use crate::protocol::bug::Bug;
 use crate::protocol::fence::Locked;
 use crate::protocol::lease::{BatchSeq, FencingToken, Nonce, Owner};
 use crate::protocol::ledger::{Batch, StateRecord};
@@ -196,7 +197,8 @@ impl LeaseMachine {
             return self.open_failed(open, KafkaFailure::Doubt, at, out);
         };
         let (row, database) = (&locked.fence, locked.incarnation);
-        match decide(open.kind, open.token, &open.owner(), row, database, &open.known) {
+        let decision = decide(open.kind, open.token, &open.owner(), row, database, &open.known);
+        match self.with_bugs(decision, row.seq, &open.known) {
             Decision::Quarantine(reason) => return self.quarantine_open(open, reason, out),
             Decision::Go { redo } => open.redo = redo,
             Decision::Retire { redo } => {
@@ -210,6 +212,18 @@ impl LeaseMachine {
                 self.await_open(OpenStage::Reading, open, Effect::ReadBatch { offset }, out);
             }
             None => self.after_decision(open, out),
+        }
+    }
+
+    fn with_bugs(&self, decision: Decision, row: BatchSeq, known: &Knowledge) -> Decision {
+        let bugs = self.setting.bugs;
+        match decision {
+            Decision::Go { .. } if bugs.has(Bug::NoRedo) => Decision::Go { redo: false },
+            Decision::Quarantine(_) if bugs.has(Bug::RegressIgnored) => {
+                let redo = known.last.as_ref().is_some_and(|last| last.seq == row.next());
+                Decision::Go { redo }
+            }
+            Decision::Go { .. } | Decision::Retire { .. } | Decision::Quarantine(_) => decision,
         }
     }
 

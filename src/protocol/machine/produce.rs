@@ -7,11 +7,13 @@
 use super::LeaseMachine;
 use super::types::*;
 use crate::protocol::batch::{self, Waiting};
+use crate::protocol::bug::Bug;
 use crate::protocol::fence::{Locked, Verdict, Write, judge};
 use crate::protocol::lease::{BatchSeq, DbTime, FencingToken};
 use crate::protocol::ledger::Batch;
 use crate::protocol::operation::{Accepted, OperationId, Placed, Stored, fold_runs};
 use crate::protocol::refusal::Refusal;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 impl LeaseMachine {
@@ -71,6 +73,9 @@ impl LeaseMachine {
                 self.send_failed(turn, failure, at, out);
             }
             (TurnStage::Ledger, Event::LedgerSent(Ok(()))) => {
+                if self.setting.bugs.has(Bug::EarlyAnswer) {
+                    self.answer_accepted(&turn, out);
+                }
                 self.await_turn(TurnStage::Ending, turn, Effect::EndTxn, out);
             }
             (TurnStage::Ending, Event::Ended(Ok(clean))) => {
@@ -79,15 +84,9 @@ impl LeaseMachine {
                 self.await_turn(TurnStage::Recording, turn, Effect::Commit(write), out);
             }
             (TurnStage::Ledger, Event::LedgerSent(Err(failure)))
-            | (TurnStage::Ending, Event::Ended(Err(failure))) => match failure {
-                KafkaFailure::Fenced => self.fenced(turn, out),
-                KafkaFailure::Unreached
-                | KafkaFailure::Doubt
-                | KafkaFailure::Record { .. }
-                | KafkaFailure::Denied { .. } => {
-                    self.doubt(*turn, at, out);
-                }
-            },
+            | (TurnStage::Ending, Event::Ended(Err(failure))) => {
+                self.end_failed(turn, &failure, at, out);
+            }
             (TurnStage::Aborting(refusal), Event::Aborted(true)) => {
                 self.await_turn(TurnStage::ConfirmingAbort(refusal), turn, Effect::Confirm, out);
             }
@@ -232,6 +231,22 @@ impl LeaseMachine {
         format!("a credential and the ledger carry token {token}, the row does not")
     }
 
+    /// The verdict on one that waits, by its own credential.
+    pub(in crate::protocol::machine) fn judged(&self, locked: &Locked, w: &Waiting) -> Verdict {
+        let retention_s = self.setting.retention_s;
+        let mut given = (Cow::Borrowed(locked), Cow::Borrowed(&w.credential));
+        if self.setting.bugs.has(Bug::NoDedup) {
+            given.0.to_mut().found.clear();
+        }
+        if self.setting.bugs.has(Bug::NoTokenCheck) {
+            let credential = given.1.to_mut();
+            credential.token = locked.fence.token;
+            credential.incarnation = locked.fence.incarnation;
+            credential.owner = locked.fence.owner.clone();
+        }
+        judge(&given.0, &given.1, &w.id, &w.fingerprint, retention_s)
+    }
+
     /// Under an open's lock: answers those of the `asked` first, which it looked up, that can be
     /// answered. True if some are still to be sent; and a token that only the ledger has.
     pub(in crate::protocol::machine) fn judge_waiting(
@@ -264,9 +279,7 @@ impl LeaseMachine {
         let mut live = Vec::new();
         let mut ahead = None;
         for w in operations {
-            let verdict =
-                judge(locked, &w.credential, &w.id, &w.fingerprint, self.setting.retention_s);
-            let reply = match verdict {
+            let reply = match self.judged(locked, &w) {
                 Verdict::Live => {
                     live.push(w);
                     continue;
@@ -326,16 +339,23 @@ impl LeaseMachine {
         self.doubts = 0;
         if let Some(handle) = &mut self.handle {
             handle.seq = turn.seq;
-            let (token, incarnation, seq) = (handle.token, handle.incarnation, turn.seq);
-            for (w, accepted) in turn.operations.iter().zip(turn.accepted) {
-                let stored = Stored { accepted, token, incarnation, seq };
-                out.push(Effect::Reply(w.ticket, Reply::Produced { stored, replayed: false }));
-            }
         }
+        self.answer_accepted(&turn, out);
         if turn.dirty {
             self.drop_producer(out);
         }
         self.go(at, out);
+    }
+}
+
+impl LeaseMachine {
+    fn answer_accepted(&self, turn: &Turn, out: &mut Vec<Effect>) {
+        let Some(handle) = &self.handle else { return };
+        let (token, incarnation, seq) = (handle.token, handle.incarnation, turn.seq);
+        for (w, accepted) in turn.operations.iter().zip(&turn.accepted) {
+            let stored = Stored { accepted: accepted.clone(), token, incarnation, seq };
+            out.push(Effect::Reply(w.ticket, Reply::Produced { stored, replayed: false }));
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use super::types::*;
 use super::{DRAWS_MAX, LeaseMachine, RESTARTS_MAX};
 use crate::protocol::batch::Waiting;
-use crate::protocol::fence::{LeaseRow, Locked, Verdict, judge};
+use crate::protocol::fence::{LeaseRow, Locked, Verdict};
 use crate::protocol::lease::{DbTime, FencingToken};
 use crate::protocol::reconcile::OpenKind;
 use crate::protocol::refusal::Refusal;
@@ -124,8 +124,7 @@ impl LeaseMachine {
     }
 
     pub(in crate::protocol::machine) fn is_lease_over(&self, locked: &Locked, w: &Waiting) -> bool {
-        let verdict = judge(locked, &w.credential, &w.id, &w.fingerprint, self.setting.retention_s);
-        matches!(verdict, Verdict::Refused(Refusal::LeaseExpired { .. }))
+        matches!(self.judged(locked, w), Verdict::Refused(Refusal::LeaseExpired { .. }))
     }
 
     pub(in crate::protocol::machine) fn answer_under_lock(

@@ -14,6 +14,7 @@ mod world;
 
 use super::*;
 use crate::protocol::batch::Ticket;
+use crate::protocol::bug::Bugs;
 use crate::protocol::fence::{Credential, Write};
 use crate::protocol::lease::{
     FencingToken, Identity, Incarnation, LeaseName, Nonce, Owner, RequestId,
@@ -69,6 +70,7 @@ impl Rig {
             home: InstanceId([1; 16]),
             limits: BatchLimits::default(),
             retention_s: 3_600,
+            bugs: Bugs::default(),
         };
         Self {
             machine: LeaseMachine::new(setting),

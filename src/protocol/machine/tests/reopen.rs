@@ -43,8 +43,12 @@ fn locked(expires_at: i64) -> Event {
 
 /// A machine that was just asked to work on one operation, with its tail ready.
 fn asked() -> (LeaseMachine, Vec<Effect>) {
-    let setting =
-        Setting { home: InstanceId([1; 16]), limits: BatchLimits::default(), retention_s: 3_600 };
+    let setting = Setting {
+        home: InstanceId([1; 16]),
+        limits: BatchLimits::default(),
+        retention_s: 3_600,
+        bugs: Bugs::default(),
+    };
     let mut machine = LeaseMachine::new(setting);
     let credential = Credential {
         lease: LeaseName::parse("l").unwrap(),
