@@ -5,11 +5,11 @@
 //! and thrown away (within bounds), because closing a socket on unread data destroys the answer.
 
 use crate::http::Gateway;
-use crate::http::identity::LeasePath;
+use crate::http::identity::on_its_lease;
 use crate::http::problem::{self, Code, Problem};
 use crate::protocol::refusal::Refusal;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use axum::middleware::Next;
@@ -72,14 +72,10 @@ impl FromRequest<Arc<Gateway>> for JsonBytes {
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let problem = match from_body(&parts.headers, body, gateway).await {
-            Ok(bytes) => return Ok(bytes),
-            Err(problem) => problem,
-        };
-        Err(match LeasePath::from_request_parts(&mut parts, gateway).await {
-            Ok(LeasePath(lease)) => problem.on(&lease),
-            Err(_) => problem,
-        })
+        match from_body(&parts.headers, body, gateway).await {
+            Ok(bytes) => Ok(bytes),
+            Err(problem) => Err(on_its_lease(problem, &mut parts, gateway).await),
+        }
     }
 }
 

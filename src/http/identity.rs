@@ -116,6 +116,18 @@ impl<S: Send + Sync> FromRequestParts<S> for LeasePath {
     }
 }
 
+/// Names the lease of the path, if there is one, on a problem with another part of the request.
+pub(super) async fn on_its_lease<S: Send + Sync>(
+    problem: Problem,
+    parts: &mut Parts,
+    state: &S,
+) -> Problem {
+    match LeasePath::from_request_parts(parts, state).await {
+        Ok(LeasePath(lease)) => problem.on(&lease),
+        Err(_) => problem,
+    }
+}
+
 /// One part of the path, decoded; `None` if it is no text.
 async fn path_part<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Option<String> {
     let path = Path::<BTreeMap<String, String>>::from_request_parts(parts, state).await;

@@ -2,12 +2,10 @@
 //!
 //! Owns reading them. What is unknown, repeated or out of bounds is refused by its name.
 
-use crate::http::Gateway;
-use crate::http::identity::LeasePath;
+use crate::http::identity::on_its_lease;
 use crate::http::problem::Problem;
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use std::sync::Arc;
 
 /// The parameters of a call as they were sent.
 pub(super) struct Parameters(Vec<(String, String)>);
@@ -26,25 +24,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Parameters {
 /// A call that takes none.
 pub(super) struct NoParameters;
 
-impl FromRequestParts<Arc<Gateway>> for NoParameters {
+impl<S: Send + Sync> FromRequestParts<S> for NoParameters {
     type Rejection = Problem;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        gateway: &Arc<Gateway>,
-    ) -> Result<Self, Problem> {
-        let refused = async {
-            let parameters = Parameters::from_request_parts(parts, gateway).await?;
-            parameters.only(&[]).map(|_| Self)
-        };
-        let problem = match refused.await {
-            Ok(none) => return Ok(none),
-            Err(problem) => problem,
-        };
-        Err(match LeasePath::from_request_parts(parts, gateway).await {
-            Ok(LeasePath(lease)) => problem.on(&lease),
-            Err(_) => problem,
-        })
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let parameters = Parameters::from_request_parts(parts, state).await;
+        match parameters.and_then(|parameters| parameters.only(&[])) {
+            Ok(_none) => Ok(Self),
+            Err(problem) => Err(on_its_lease(problem, parts, state).await),
+        }
     }
 }
 

@@ -136,10 +136,9 @@ pub fn judge(
             Verdict::Refused(Refusal::OperationConflict)
         };
     }
-    let age = age(id, locked, retention_s);
     match standing(locked, credential, retention_s) {
         Standing::Ahead => Verdict::Ahead,
-        Standing::Live => match age {
+        Standing::Live => match age(id, locked, retention_s) {
             Age::Remembered => Verdict::Live,
             Age::TooOld => Verdict::Refused(Refusal::OperationTooOld),
             Age::Ahead => Verdict::Refused(Refusal::OperationAhead),
